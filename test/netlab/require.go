@@ -1,0 +1,34 @@
+/*
+Copyright 2026 The egress-operator Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package netlab
+
+import (
+	"os"
+	"testing"
+)
+
+// Require skips a test loudly where labs cannot be built, and fails it in CI,
+// where a skip would hide that nothing was tested.
+func Require(t testing.TB) {
+	t.Helper()
+	if why := Missing(); why != "" {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("CANNOT RUN IN CI: %s", why)
+		}
+		t.Skipf("SKIPPED, NOT TESTED HERE: %s", why)
+	}
+}
