@@ -1,0 +1,40 @@
+//go:build deps
+
+// Package deps holds requirements while parts are being built.
+package deps
+
+import (
+	_ "github.com/fsnotify/fsnotify"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/go-containerregistry/pkg/v1/empty"
+	_ "github.com/google/go-containerregistry/pkg/v1/mutate"
+	_ "github.com/google/go-containerregistry/pkg/v1/tarball"
+	_ "github.com/google/nftables"
+	_ "github.com/google/nftables/expr"
+	_ "github.com/google/nftables/userdata"
+	_ "github.com/mdlayher/netlink"
+	_ "github.com/onsi/ginkgo/v2"
+	_ "github.com/onsi/gomega"
+	_ "github.com/open-policy-agent/cert-controller/pkg/rotator"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/spf13/pflag"
+	_ "github.com/ti-mo/conntrack"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netlink/nl"
+	_ "github.com/vishvananda/netns"
+	_ "golang.org/x/net/http2"
+	_ "golang.org/x/sync/errgroup"
+	_ "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/utils/ptr"
+	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
+	_ "sigs.k8s.io/yaml"
+	_ "tailscale.com/client/local"
+	_ "tailscale.com/control/controlhttp/controlhttpserver"
+	_ "tailscale.com/derp/derpserver"
+	_ "tailscale.com/ipn"
+	_ "tailscale.com/ipn/conffile"
+	_ "tailscale.com/net/stun"
+	_ "tailscale.com/tstest/integration/testcontrol"
+	_ "tailscale.com/util/linuxfw"
+)
