@@ -1,33 +1,32 @@
-# Build the manager binary
-# Override BASE_IMAGE to build from another registry, e.g. docker.io/library/golang:1.26
-ARG BASE_IMAGE=golang:1.26
-FROM ${BASE_IMAGE} AS builder
+# Two images from one build: `--target operator` and `--target proxy`.
+# The base images are arguments, so that they can come from any registry.
+ARG BUILD_IMAGE=docker.io/library/golang:1.26
+ARG OPERATOR_BASE_IMAGE=gcr.io/distroless/static:nonroot
+ARG PROXY_BASE_IMAGE=gcr.io/distroless/static:latest
+
+FROM --platform=${BUILDPLATFORM:-linux/amd64} ${BUILD_IMAGE} AS build
 ARG TARGETOS
 ARG TARGETARCH
-
-WORKDIR /workspace
-# Copy the Go Modules manifests
-COPY go.mod go.mod
-COPY go.sum go.sum
-# cache deps before building and copying source so that we don't need to re-download as much
-# and so that source changes don't invalidate our downloaded layer
+WORKDIR /src
+# The modules come first, so that a change of source does not fetch them again.
+COPY go.mod go.sum ./
 RUN go mod download
-
-# Copy the Go source (relies on .dockerignore to filter)
 COPY . .
+ENV CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH}
+RUN mkdir /out && \
+    go build -trimpath -ldflags="-s -w" -o /out/manager ./cmd && \
+    go build -trimpath -ldflags="-s -w" -o /out/egress-proxy ./cmd/proxy && \
+    go build -trimpath -ldflags="-s -w" -o /out/tailscaled tailscale.com/cmd/tailscaled
 
-# Build
-# the GOARCH has no default value to allow the binary to be built according to the host where the command
-# was called. For example, if we call make docker-build in a local env which has the Apple Silicon M1 SO
-# the docker BUILDPLATFORM arg will be linux/arm64 when for Apple x86 it will be linux/amd64. Therefore,
-# by leaving it empty we can ensure that the container and binary shipped on it will have the same platform.
-RUN CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH} go build -a -o manager cmd/main.go
-
-# Use distroless as minimal base image to package the manager binary
-# Refer to https://github.com/GoogleContainerTools/distroless for more details
-FROM gcr.io/distroless/static:nonroot
-WORKDIR /
-COPY --from=builder /workspace/manager .
+FROM ${OPERATOR_BASE_IMAGE} AS operator
+COPY --from=build /out/manager /manager
 USER 65532:65532
-
 ENTRYPOINT ["/manager"]
+
+# The proxy's containers run as root with the few capabilities that its Pod
+# lists: a capability needs root, or a file attribute that images lose.
+FROM ${PROXY_BASE_IMAGE} AS proxy
+COPY --from=build /out/tailscaled /usr/local/bin/tailscaled
+COPY --from=build /out/egress-proxy /usr/local/bin/egress-proxy
+USER 0:0
+ENTRYPOINT ["/usr/local/bin/egress-proxy"]
