@@ -29,15 +29,15 @@ help: ## Show this help.
 
 .PHONY: demo
 demo: ## Bring up a cluster, a tailnet and the operator; carry traffic; remove everything.
-	go run ./test/testbed demo
+	go run ./test/demo run
 
 .PHONY: demo-up
 demo-up: ## The same, and leave it running; prints how to use it.
-	go run ./test/testbed up
+	go run ./test/demo up
 
 .PHONY: demo-down
 demo-down: ## End what demo-up left running.
-	go run ./test/testbed down
+	go run ./test/demo down
 
 ##@ Development
 
@@ -46,7 +46,7 @@ test: test-unit test-e2e ## Run every test; what needs root is skipped, loudly, 
 
 .PHONY: test-unit
 test-unit: ## Run the tests of every package: pure, golden, fuzz seeds, API server, kernel, testbed.
-	@assets="$$(go run ./test/testbed assets)"; export KUBEBUILDER_ASSETS="$$assets"; \
+	@assets="$$(go run ./test/assets)"; export KUBEBUILDER_ASSETS="$$assets"; \
 	go test -timeout 20m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: test-e2e
