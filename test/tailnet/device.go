@@ -165,34 +165,41 @@ func (d *Device) Remove(context.Context) error {
 
 // Recreate rebuilds the device: another machine with other addresses gets its
 // name. The other one comes up under a name of its own first; then a single
-// change of the netmap, made just before this returns, removes the old node and
-// renames the new one.
-func (d *Device) Recreate(ctx context.Context) error {
+// change of the netmap removes the old node and renames the new one. Recreate
+// returns when that was.
+func (d *Device) Recreate(ctx context.Context) (time.Time, error) {
 	d.acting.Lock()
 	defer d.acting.Unlock()
 	old := d.inst()
 	now, err := d.t.newInstance(ctx, d.Name(), d.Name, old.opts)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
-	for _, sub := range old.subnetHosts {
-		if _, err := now.addSubnetHost(sub.Name, sub.Addr); err != nil {
-			return errors.Join(err, d.t.control.Delete(now.id), now.close())
-		}
+	if err := d.furnish(ctx, now, old); err != nil {
+		return time.Time{}, errors.Join(err, d.t.control.Delete(now.id), now.close())
 	}
-	if len(d.routes) > 0 {
-		if err := now.advertise(ctx, d.routes); err != nil {
-			return errors.Join(err, d.t.control.Delete(now.id), now.close())
-		}
-	}
+	changed := time.Now()
 	if err := d.t.control.Replace(old.id, now.id); err != nil {
-		return errors.Join(err, now.close())
+		return time.Time{}, errors.Join(err, now.close())
 	}
 	d.mu.Lock()
 	d.now = now
 	d.mu.Unlock()
 	d.t.logf("Device %s was re-created with %v", d.FQDN(), d.IPs())
-	return old.close()
+	return changed, old.close()
+}
+
+// furnish gives a new life what the one before had behind it.
+func (d *Device) furnish(ctx context.Context, now, before *instance) error {
+	for _, sub := range before.subnets() {
+		if _, err := now.addSubnetHost(sub.Name, sub.Addr); err != nil {
+			return err
+		}
+	}
+	if len(d.routes) == 0 {
+		return nil
+	}
+	return now.advertise(ctx, d.routes)
 }
 
 // Readdress gives the running device other addresses.
@@ -229,14 +236,35 @@ func (d *Device) Rename(name string) error {
 	return nil
 }
 
-// Listen opens one more echo server; network is tcp or udp. It ends with this
-// life of the device.
+// Listen opens one more echo server; network is tcp or udp.
 func (d *Device) Listen(network string, port uint16) error {
-	return d.inst().echo.listen(network, port)
+	d.acting.Lock()
+	defer d.acting.Unlock()
+	i := d.inst()
+	if err := i.echo.listen(network, port); err != nil {
+		return err
+	}
+	ports := i.opts.ports(network)
+	*ports = append(slices.Clone(*ports), port)
+	return nil
 }
 
 // Unlisten closes an echo server and its connections.
-func (d *Device) Unlisten(network string, port uint16) { d.inst().echo.unlisten(network, port) }
+func (d *Device) Unlisten(network string, port uint16) {
+	d.acting.Lock()
+	defer d.acting.Unlock()
+	i := d.inst()
+	i.echo.unlisten(network, port)
+	ports := i.opts.ports(network)
+	*ports = slices.DeleteFunc(slices.Clone(*ports), func(p uint16) bool { return p == port })
+}
+
+func (o *DeviceOptions) ports(network string) *[]uint16 {
+	if network == "udp" {
+		return &o.UDPPorts
+	}
+	return &o.TCPPorts
+}
 
 // AdvertiseRoutes makes the device serve these routes and no others, approved by
 // the control server. Recreate keeps them.

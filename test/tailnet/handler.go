@@ -47,9 +47,7 @@ func (d *Device) Status() DeviceStatus {
 		out.FQDN, out.Addresses, out.Online = n.FQDN, n.Addresses, n.Online
 		out.Expired, out.Routes = n.Expired(), n.Approved
 	}
-	d.acting.Lock()
-	defer d.acting.Unlock()
-	for _, sub := range d.inst().subnetHosts {
+	for _, sub := range i.subnets() {
 		out.SubnetHosts = append(out.SubnetHosts, sub.Addr)
 	}
 	return out
@@ -74,6 +72,7 @@ type deviceRequest struct {
 //	POST   /devices/NAME/readdress       other addresses
 //	POST   /devices/NAME/expire          and /renew
 //	POST   /devices/NAME/rename          {"name": …}
+//	POST   /devices/NAME/ports           {"tcpPorts": […], "udpPorts": […]}, served besides the others
 //	POST   /devices/NAME/routes          {"prefixes": […]}, advertised and approved
 //	POST   /devices/NAME/subnet-hosts    {"name": …, "address": "192.168.7.10/24"}
 //
@@ -93,7 +92,11 @@ func (t *Tailnet) Handler() http.Handler {
 		return d.Remove(r.Context())
 	}))
 	for verb, act := range map[string]deviceAction{
-		"recreate":  func(r *http.Request, d *Device, _ deviceRequest) error { return d.Recreate(r.Context()) },
+		"recreate": func(r *http.Request, d *Device, _ deviceRequest) error {
+			_, err := d.Recreate(r.Context())
+			return err
+		},
+		"ports":     func(_ *http.Request, d *Device, req deviceRequest) error { return d.listen(req) },
 		"readdress": func(_ *http.Request, d *Device, _ deviceRequest) error { return d.Readdress() },
 		"expire":    func(_ *http.Request, d *Device, _ deviceRequest) error { return d.Expire() },
 		"renew":     func(_ *http.Request, d *Device, _ deviceRequest) error { return d.Renew() },
@@ -147,6 +150,20 @@ func (t *Tailnet) handleAdd(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusCreated, d.Status())
+}
+
+func (d *Device) listen(req deviceRequest) error {
+	for _, port := range req.TCPPorts {
+		if err := d.Listen("tcp", port); err != nil {
+			return err
+		}
+	}
+	for _, port := range req.UDPPorts {
+		if err := d.Listen("udp", port); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func decode(r *http.Request) (deviceRequest, error) {

@@ -26,12 +26,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 	"tailscale.com/client/local"
 	"tailscale.com/ipn"
 	"tailscale.com/tailcfg"
@@ -55,16 +53,21 @@ type instance struct {
 	proc   *process
 	id     tailcfg.NodeID
 
+	mu          sync.Mutex
 	subnetHosts []*SubnetHost
 }
 
 // newInstance makes a life and returns once peers can reach it.
 func (t *Tailnet) newInstance(ctx context.Context, hostname string, name func() string, opts DeviceOptions) (*instance, error) {
-	number := t.nextHost()
+	number, err := t.takeHost()
+	if err != nil {
+		return nil, err
+	}
 	addr := netip.MustParseAddr(serverAddr).As4()
 	addr[3] = byte(number)
 	host, err := t.opts.Lab.Host(fmt.Sprintf("d%d", number), netip.PrefixFrom(netip.AddrFrom4(addr), networkBits))
 	if err != nil {
+		t.freeHost(number)
 		return nil, fmt.Errorf("a host for %s: %w", hostname, err)
 	}
 	i := &instance{
@@ -158,7 +161,8 @@ func (i *instance) startTailscaled(ctx context.Context) error {
 		return err
 	}
 	node, err := i.t.control.Wait(ctx, func(n control.Node) bool {
-		return n.StableID == stableID && n.Reachable && n.Streams > before.Streams
+		return n.StableID == stableID && n.Streams > before.Streams &&
+			n.Reachable && (i.opts.RelayOnly || len(n.Endpoints) > 0)
 	})
 	i.id = node.ID
 	return err
@@ -198,13 +202,14 @@ func (i *instance) stopTailscaled(signal syscall.Signal) {
 func (i *instance) close() error {
 	i.stopTailscaled(syscall.SIGKILL)
 	var errs []error
-	for _, sub := range i.subnetHosts {
+	for _, sub := range i.subnets() {
 		errs = append(errs, sub.close())
 	}
 	if i.echo != nil {
 		i.echo.close()
 	}
 	errs = append(errs, i.host.Close(), os.RemoveAll(i.socket))
+	i.t.freeHost(i.number)
 	return errors.Join(errs...)
 }
 
@@ -224,112 +229,4 @@ func (i *instance) advertise(ctx context.Context, routes []netip.Prefix) error {
 			!slices.ContainsFunc(routes, func(p netip.Prefix) bool { return !slices.Contains(n.Advertised, p) })
 	})
 	return err
-}
-
-// SubnetHost is a host behind a device, which is no member of the tailnet. It
-// has the same servers as a device.
-type SubnetHost struct {
-	Name string
-	// Addr is the host's address and its network.
-	Addr netip.Prefix
-
-	host *netlab.Host
-	echo *echo
-}
-
-// addSubnetHost joins a new namespace to the device's by a network of their own.
-func (i *instance) addSubnetHost(name string, addr netip.Prefix) (*SubnetHost, error) {
-	if err := i.deviceEnd(addr); err != nil {
-		return nil, err
-	}
-	number := len(i.subnetHosts)
-	host, err := netlab.NewHost(fmt.Sprintf("%s-s%d", i.host.Namespace, number))
-	if err != nil {
-		return nil, err
-	}
-	sub := &SubnetHost{Name: name, Addr: addr, host: host}
-	gateway, err := i.join(host, fmt.Sprintf("lan%d", number), addr)
-	if err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	if addr.Addr().Is6() {
-		all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	if err := host.Route(all, gateway); err != nil {
-		return nil, errors.Join(fmt.Errorf("a route back from %s: %w", name, err), host.Close())
-	}
-	if sub.echo, err = newEcho(host, func() string { return name }); err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	i.subnetHosts = append(i.subnetHosts, sub)
-	return sub, nil
-}
-
-// deviceEnd checks that a host with that address can be put behind the device.
-func (i *instance) deviceEnd(addr netip.Prefix) error {
-	if addr.IsSingleIP() || addr.Addr() == addr.Masked().Addr() {
-		return fmt.Errorf("%s is no host's address with its network, such as 192.168.7.10/24", addr)
-	}
-	for _, other := range i.subnetHosts {
-		if other.Addr.Overlaps(addr) {
-			return fmt.Errorf("%s overlaps the network of %s behind the same device", addr, other.Name)
-		}
-	}
-	return nil
-}
-
-// join makes a veth pair between the device and the host, and returns the
-// device's address on it.
-func (i *instance) join(host *netlab.Host, ifname string, addr netip.Prefix) (netip.Addr, error) {
-	gateway := addr.Masked().Addr().Next()
-	if gateway == addr.Addr() {
-		gateway = gateway.Next()
-	}
-	ns, err := netns.GetFromName(host.Namespace)
-	if err != nil {
-		return gateway, err
-	}
-	defer ns.Close() //nolint:errcheck // A leaked descriptor ends with the test.
-	err = i.host.Do(func() error {
-		veth := &netlink.Veth{
-			LinkAttrs:     netlink.LinkAttrs{Name: ifname},
-			PeerName:      "eth0",
-			PeerNamespace: netlink.NsFd(ns),
-		}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return err
-		}
-		return address(ifname, netip.PrefixFrom(gateway, addr.Bits()))
-	})
-	if err == nil {
-		err = host.Do(func() error { return address("eth0", addr) })
-	}
-	if err != nil {
-		return gateway, fmt.Errorf("joining %s to its device: %w", host.Namespace, err)
-	}
-	return gateway, nil
-}
-
-func address(ifname string, addr netip.Prefix) error {
-	link, err := netlink.LinkByName(ifname)
-	if err != nil {
-		return err
-	}
-	a, err := netlink.ParseAddr(addr.String())
-	if err != nil {
-		return err
-	}
-	if addr.Addr().Is6() {
-		a.Flags = unix.IFA_F_NODAD
-	}
-	if err := netlink.AddrAdd(link, a); err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(link)
-}
-
-func (s *SubnetHost) close() error {
-	s.echo.close()
-	return s.host.Close()
 }

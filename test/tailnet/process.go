@@ -57,7 +57,9 @@ func BuildTailscaled(ctx context.Context, progress io.Writer) (string, error) {
 		return "", fmt.Errorf("locking the cache of tailscaled: %w", err)
 	}
 	path := filepath.Join(dir, "tailscaled")
-	_, _ = fmt.Fprintln(progress, "Building tailscaled (minutes the first time)")
+	if _, err := os.Stat(path); err != nil {
+		_, _ = fmt.Fprintln(progress, "Building tailscaled, which takes minutes")
+	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "tailscale.com/cmd/tailscaled")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

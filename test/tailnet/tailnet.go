@@ -55,6 +55,9 @@ const (
 // DefaultDomain is the tailnet's MagicDNS domain unless told otherwise.
 const DefaultDomain = "tail1234.ts.net"
 
+// maxStateDir leaves room for a socket's name in the 107 characters of its path.
+const maxStateDir = 90
+
 const (
 	stunPort   = 3478
 	derpRegion = 900
@@ -64,7 +67,7 @@ const (
 type Options struct {
 	// Lab is the network, which the tailnet does not close.
 	Lab *netlab.Lab
-	// StateDir is the tailnet's own directory, of at most 60 characters because
+	// StateDir is the tailnet's own directory, of at most 90 characters because
 	// it holds sockets.
 	StateDir string
 	// Tailscaled is the path of a static tailscaled; built when empty.
@@ -85,14 +88,15 @@ type Tailnet struct {
 
 	mu       sync.Mutex
 	devices  map[string]*Device
+	hosts    map[int]bool // those in use
 	lastHost int
 }
 
 // Start brings a tailnet without devices up. What a crash left in the state
 // directory is removed first.
 func Start(ctx context.Context, opts Options) (*Tailnet, error) {
-	if len(opts.StateDir) > 60 {
-		return nil, fmt.Errorf("the state directory's path %s is longer than 60 characters, too long for sockets in it", opts.StateDir)
+	if len(opts.StateDir) > maxStateDir {
+		return nil, fmt.Errorf("the state directory's path %s is longer than %d characters, too long for sockets in it", opts.StateDir, maxStateDir)
 	}
 	opts.Domain = cmp.Or(opts.Domain, DefaultDomain)
 	if opts.Log == nil {
@@ -111,7 +115,7 @@ func Start(ctx context.Context, opts Options) (*Tailnet, error) {
 	if err := os.MkdirAll(filepath.Join(opts.StateDir, pidDir), 0o755); err != nil {
 		return nil, err
 	}
-	t := &Tailnet{opts: opts, devices: map[string]*Device{}, lastHost: firstDevice - 1}
+	t := &Tailnet{opts: opts, devices: map[string]*Device{}, hosts: map[int]bool{}, lastHost: firstDevice - 1}
 	if err := t.serve(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the tailnet's servers: %w", err), t.Close())
 	}
@@ -267,14 +271,26 @@ func (t *Tailnet) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(t.opts.Log, time.Now().Format("15:04:05.000 ")+format+"\n", args...)
 }
 
-// nextHost returns the number of a host on the lab's network. Numbers come round
-// again long after the last use.
-func (t *Tailnet) nextHost() int {
+// takeHost returns a number on the lab's network that no device has. Numbers come
+// round again long after their last use.
+func (t *Tailnet) takeHost() (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lastHost++
-	if t.lastHost > lastDevice {
-		t.lastHost = firstDevice
+	for range lastDevice - firstDevice + 1 {
+		t.lastHost++
+		if t.lastHost > lastDevice {
+			t.lastHost = firstDevice
+		}
+		if !t.hosts[t.lastHost] {
+			t.hosts[t.lastHost] = true
+			return t.lastHost, nil
+		}
 	}
-	return t.lastHost
+	return 0, errors.New("the lab's network has no room for another device")
+}
+
+func (t *Tailnet) freeHost(number int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.hosts, number)
 }

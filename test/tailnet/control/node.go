@@ -87,9 +87,10 @@ type Node struct {
 	Tags      []string
 	// Online says that the node receives the netmap, or did until just now.
 	Online bool
-	// Reachable says that peers were told how to reach it: its disco key, home
-	// DERP region and endpoints.
+	// Reachable says that peers were told its disco key and home relay.
 	Reachable bool
+	// Endpoints are where peers may reach it directly.
+	Endpoints []netip.AddrPort
 	// Streams counts the netmap streams that it opened so far.
 	Streams int
 	// KeyExpiry is zero for a key that does not expire.
@@ -105,7 +106,8 @@ func (s *Server) snapshot(n *node) Node {
 		ID: n.id, StableID: n.stableID, FQDN: n.label + "." + s.opts.Domain,
 		Key: n.key, Tags: slices.Clone(n.tags),
 		Online:     n.online(time.Now()),
-		Reachable:  !n.disco.IsZero() && n.homeDERP != 0 && len(n.endpoints) > 0,
+		Reachable:  !n.disco.IsZero() && n.homeDERP != 0,
+		Endpoints:  slices.Clone(n.endpoints),
 		Streams:    n.streams,
 		KeyExpiry:  n.expiry,
 		Advertised: n.advertised(), Approved: slices.Clone(n.approved),
