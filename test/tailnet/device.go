@@ -260,7 +260,7 @@ func (d *Device) Unlisten(network string, port uint16) {
 }
 
 func (o *DeviceOptions) ports(network string) *[]uint16 {
-	if network == "udp" {
+	if network == udp {
 		return &o.UDPPorts
 	}
 	return &o.TCPPorts

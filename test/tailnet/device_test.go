@@ -39,7 +39,7 @@ func TestDevicesReachEachOther(t *testing.T) {
 	a := add(t, ctx, tn, "a", DeviceOptions{})
 	b := add(t, ctx, tn, "b", DeviceOptions{TCPPorts: []uint16{9999}})
 	for _, ip := range b.IPs() {
-		for _, network := range []string{"tcp", "udp"} {
+		for _, network := range []string{tcp, udp} {
 			reach(t, ctx, a, network, ip, "b")
 		}
 	}
@@ -51,7 +51,7 @@ func TestDevicesReachEachOther(t *testing.T) {
 	sees(t, ctx, a, late, 10*time.Second, "a late device", func(s *ipnstate.Status) bool {
 		return peer(s, "c."+DefaultDomain) != nil
 	})
-	reach(t, ctx, a, "tcp", c.IPs()[0], "c")
+	reach(t, ctx, a, tcp, c.IPs()[0], "c")
 	status, err := a.Local().Status(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -106,8 +106,8 @@ func TestMemberBehindANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	member := &Device{t: tn, name: "pod", now: i}
-	reach(t, ctx, member, "tcp", b.IPs()[0], "b")
-	reach(t, ctx, member, "udp", b.IPs()[1], "b")
+	reach(t, ctx, member, tcp, b.IPs()[0], "b")
+	reach(t, ctx, member, udp, b.IPs()[1], "b")
 	status, err := member.Local().Status(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func TestPeersFollowADevice(t *testing.T) {
 		}
 		seen[ip] = true
 		sees(t, ctx, a, begun, time.Second, "the new address", hasAddress(ip))
-		reach(t, ctx, a, "tcp", ip, "b")
-		reach(t, ctx, a, "udp", ip, "b")
+		reach(t, ctx, a, tcp, ip, "b")
+		reach(t, ctx, a, udp, ip, "b")
 	}
 
 	tn.SetRecords(map[string][]netip.Addr{"web." + DefaultDomain: {netip.MustParseAddr("100.100.1.1")}})
@@ -174,7 +174,7 @@ func TestPeersFollowADevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	sees(t, ctx, a, time.Now(), time.Second, "another address of the same node", hasAddress(b.IPs()[0]))
-	reach(t, ctx, a, "tcp", b.IPs()[0], "b")
+	reach(t, ctx, a, tcp, b.IPs()[0], "b")
 
 	if err := b.Rename("bb"); err != nil {
 		t.Fatal(err)
@@ -193,12 +193,12 @@ func TestPeersFollowADevice(t *testing.T) {
 	sees(t, ctx, a, time.Now(), 20*time.Second, "a removal during an outage", func(s *ipnstate.Status) bool {
 		return len(s.Peer) == 0
 	})
-	if answer, err := ask(ctx, a, "tcp", old, time.Second); err == nil {
+	if answer, err := ask(ctx, a, tcp, old, time.Second); err == nil {
 		t.Errorf("a removed device answers %q", answer)
 	}
 	b = add(t, ctx, tn, "b", DeviceOptions{})
 	sees(t, ctx, a, time.Now(), time.Second, "a device of the old name", hasAddress(b.IPs()[0]))
-	reach(t, ctx, a, "tcp", b.IPs()[0], "b")
+	reach(t, ctx, a, tcp, b.IPs()[0], "b")
 }
 
 func TestKeysAndLogins(t *testing.T) {
@@ -222,7 +222,7 @@ func TestKeysAndLogins(t *testing.T) {
 		p := peer(s, b.FQDN())
 		return p != nil && p.Expired
 	})
-	if answer, err := ask(ctx, a, "tcp", b.IPs()[0], time.Second); err == nil {
+	if answer, err := ask(ctx, a, tcp, b.IPs()[0], time.Second); err == nil {
 		t.Errorf("an expired device answers %q", answer)
 	}
 	sees(t, ctx, b, time.Now(), time.Second, "the own expiry", func(s *ipnstate.Status) bool {
@@ -234,16 +234,16 @@ func TestKeysAndLogins(t *testing.T) {
 	sees(t, ctx, b, time.Now(), 5*time.Second, "the own renewal", func(s *ipnstate.Status) bool {
 		return s.BackendState == "Running"
 	})
-	reach(t, ctx, a, "tcp", b.IPs()[0], "b")
+	reach(t, ctx, a, tcp, b.IPs()[0], "b")
 
 	b.StopTailscaled(true)
-	if answer, err := ask(ctx, a, "tcp", b.IPs()[0], time.Second); err == nil {
+	if answer, err := ask(ctx, a, tcp, b.IPs()[0], time.Second); err == nil {
 		t.Errorf("a device without tailscaled answers %q", answer)
 	}
 	if err := b.StartTailscaled(ctx); err != nil {
 		t.Fatal(err)
 	}
-	reach(t, ctx, a, "tcp", b.IPs()[0], "b")
+	reach(t, ctx, a, tcp, b.IPs()[0], "b")
 	if keys := tn.Control().AuthKeys(); !slices.ContainsFunc(keys, func(k control.AuthKey) bool {
 		return k.Key == once.Key && k.Uses == 1
 	}) {
@@ -286,21 +286,21 @@ func TestSubnetRoutes(t *testing.T) {
 	}
 	sees(t, ctx, a, time.Now(), time.Second, "two routes", reachable(2))
 	for i, addr := range hosts {
-		reach(t, ctx, a, "tcp", addr.Addr(), fmt.Sprintf("host%d", i))
-		reach(t, ctx, a, "udp", addr.Addr(), fmt.Sprintf("host%d", i))
+		reach(t, ctx, a, tcp, addr.Addr(), fmt.Sprintf("host%d", i))
+		reach(t, ctx, a, udp, addr.Addr(), fmt.Sprintf("host%d", i))
 	}
 	changed, err := r.Recreate(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sees(t, ctx, a, changed, time.Second, "the routes of the re-created router", reachable(2))
-	reach(t, ctx, a, "tcp", hosts[0].Addr(), "host0")
+	reach(t, ctx, a, tcp, hosts[0].Addr(), "host0")
 
 	if err := r.ApproveRoutes(nets[1]); err != nil {
 		t.Fatal(err)
 	}
 	sees(t, ctx, a, time.Now(), time.Second, "one approval withdrawn", reachable(1))
-	if answer, err := ask(ctx, a, "tcp", hosts[0].Addr(), time.Second); err == nil {
+	if answer, err := ask(ctx, a, tcp, hosts[0].Addr(), time.Second); err == nil {
 		t.Errorf("a host without an approved route answers %q", answer)
 	}
 	if err := r.ApproveRoutes(); err != nil {

@@ -41,7 +41,12 @@ const (
 	HTTPPort = 80 // GET /bytes/N, and uploads with POST or PUT
 )
 
-const maxLine = 64 << 10
+const (
+	tcp = "tcp"
+	udp = "udp"
+
+	maxLine = 64 << 10
+)
 
 // echo answers on every address of a host. A line or a datagram is answered with
 // the host's name, a space, what came and a newline.
@@ -55,7 +60,7 @@ type echo struct {
 
 func newEcho(host *netlab.Host, name func() string) (*echo, error) {
 	e := &echo{name: name, host: host, closers: map[string]func(){}}
-	err := errors.Join(e.listen("tcp", EchoPort), e.listen("udp", EchoPort), e.serveHTTP())
+	err := errors.Join(e.listen(tcp, EchoPort), e.listen(udp, EchoPort), e.serveHTTP())
 	if err != nil {
 		e.close()
 		return nil, err
@@ -74,9 +79,9 @@ func (e *echo) listen(network string, port uint16) error {
 	var closer func()
 	var err error
 	switch network {
-	case "tcp":
+	case tcp:
 		closer, err = e.listenTCP(port)
-	case "udp":
+	case udp:
 		closer, err = e.listenUDP(port)
 	default:
 		return fmt.Errorf("cannot serve %s: the network is tcp or udp", id)
@@ -109,7 +114,7 @@ func (e *echo) close() {
 }
 
 func (e *echo) listenTCP(port uint16) (func(), error) {
-	listener, err := e.host.Listen("tcp", fmt.Sprintf(":%d", port))
+	listener, err := e.host.Listen(tcp, fmt.Sprintf(":%d", port))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +217,7 @@ func (e *echo) answerPackets(read func([]byte) (int, func([]byte), error)) {
 }
 
 func (e *echo) serveHTTP() error {
-	listener, err := e.host.Listen("tcp", fmt.Sprintf(":%d", HTTPPort))
+	listener, err := e.host.Listen(tcp, fmt.Sprintf(":%d", HTTPPort))
 	if err != nil {
 		return err
 	}

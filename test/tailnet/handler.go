@@ -154,12 +154,12 @@ func (t *Tailnet) handleAdd(w http.ResponseWriter, r *http.Request) {
 
 func (d *Device) listen(req deviceRequest) error {
 	for _, port := range req.TCPPorts {
-		if err := d.Listen("tcp", port); err != nil {
+		if err := d.Listen(tcp, port); err != nil {
 			return err
 		}
 	}
 	for _, port := range req.UDPPorts {
-		if err := d.Listen("udp", port); err != nil {
+		if err := d.Listen(udp, port); err != nil {
 			return err
 		}
 	}

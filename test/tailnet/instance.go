@@ -76,7 +76,11 @@ func (t *Tailnet) newInstance(ctx context.Context, hostname string, name func() 
 		socket: filepath.Join(t.opts.StateDir, fmt.Sprintf("d%d.sock", number)),
 	}
 	if err := i.start(ctx, hostname, name); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting device %s: %w", hostname, err), i.close())
+		err = fmt.Errorf("starting device %s: %w", hostname, err)
+		if i.id != 0 {
+			err = errors.Join(err, t.control.Delete(i.id))
+		}
+		return nil, errors.Join(err, i.close())
 	}
 	return i, nil
 }
@@ -106,10 +110,10 @@ func (i *instance) start(ctx context.Context, hostname string, name func() strin
 		return err
 	}
 	for _, port := range i.opts.TCPPorts {
-		err = errors.Join(err, i.echo.listen("tcp", port))
+		err = errors.Join(err, i.echo.listen(tcp, port))
 	}
 	for _, port := range i.opts.UDPPorts {
-		err = errors.Join(err, i.echo.listen("udp", port))
+		err = errors.Join(err, i.echo.listen(udp, port))
 	}
 	if err != nil {
 		return err
@@ -160,11 +164,15 @@ func (i *instance) startTailscaled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := i.t.control.Wait(ctx, func(n control.Node) bool {
-		return n.StableID == stableID && n.Streams > before.Streams &&
+	for _, n := range i.t.control.Nodes() {
+		if n.StableID == stableID {
+			i.id = n.ID
+		}
+	}
+	_, err = i.t.control.Wait(ctx, func(n control.Node) bool {
+		return n.ID == i.id && n.Streams > before.Streams &&
 			n.Reachable && (i.opts.RelayOnly || len(n.Endpoints) > 0)
 	})
-	i.id = node.ID
 	return err
 }
 

@@ -36,7 +36,7 @@ import (
 // serveHTTP serves on a port of the servers' host, over TLS where there is a
 // config.
 func (t *Tailnet) serveHTTP(port string, handler http.Handler, config *tls.Config) error {
-	listener, err := t.host.Listen("tcp", net.JoinHostPort(serverAddr, port))
+	listener, err := t.host.Listen(tcp, net.JoinHostPort(serverAddr, port))
 	if err != nil {
 		return err
 	}

@@ -67,8 +67,8 @@ const (
 type Options struct {
 	// Lab is the network, which the tailnet does not close.
 	Lab *netlab.Lab
-	// StateDir is the tailnet's own directory, of at most 90 characters because
-	// it holds sockets.
+	// StateDir is the absolute path of the tailnet's own directory, of at most 90
+	// characters because it holds sockets.
 	StateDir string
 	// Tailscaled is the path of a static tailscaled; built when empty.
 	Tailscaled string
@@ -95,6 +95,9 @@ type Tailnet struct {
 // Start brings a tailnet without devices up. What a crash left in the state
 // directory is removed first.
 func Start(ctx context.Context, opts Options) (*Tailnet, error) {
+	if !filepath.IsAbs(opts.StateDir) {
+		return nil, fmt.Errorf("the state directory %q is not an absolute path", opts.StateDir)
+	}
 	if len(opts.StateDir) > maxStateDir {
 		return nil, fmt.Errorf("the state directory's path %s is longer than %d characters, too long for sockets in it", opts.StateDir, maxStateDir)
 	}

@@ -210,6 +210,27 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+func TestStartAfterACrash(t *testing.T) {
+	ctx, crashed := start(t, "tncrash")
+	left := add(t, ctx, crashed, "a", DeviceOptions{})
+	lab, err := netlab.New("tncrash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := crashed.opts
+	opts.Lab = lab
+	tn, err := Start(ctx, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tn.Close() //nolint:errcheck // The crashed one's Close reports what is left.
+	if left.inst().proc.running() {
+		t.Error("a device of the crashed tailnet still runs")
+	}
+	a, b := add(t, ctx, tn, "a", DeviceOptions{}), add(t, ctx, tn, "b", DeviceOptions{})
+	reach(t, ctx, a, tcp, b.IPs()[0], "b")
+}
+
 func TestRemoveEndsWhatACrashLeft(t *testing.T) {
 	netlab.Require(t)
 	dir := t.TempDir()
