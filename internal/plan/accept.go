@@ -57,6 +57,8 @@ func Registered(secret *corev1.Secret) bool {
 // accept says whether the spec can be honoured. It fills p.proxy.
 func (p *pass) accept() status.Verdict {
 	spec := p.Target.Spec
+	var invalid error
+	p.proxy, invalid = proxyTarget(p.Target)
 	if spec.ProxyGroup != "" {
 		return status.Verdict{Reason: v1alpha1.ReasonProxyGroupNotFound, Message: fmt.Sprintf(
 			"spec.proxyGroup: ProxyGroup %q was not found: this version of the operator runs standalone proxies only; remove spec.proxyGroup to use one", spec.ProxyGroup)}
@@ -65,9 +67,8 @@ func (p *pass) accept() status.Verdict {
 		return status.Verdict{Reason: v1alpha1.ReasonProxyClassNotFound, Message: fmt.Sprintf(
 			"spec.proxyClass: ProxyClass %q was not found: this version of the operator has none; remove spec.proxyClass to use the defaults", spec.ProxyClass)}
 	}
-	var err error
-	if p.proxy, err = proxyTarget(p.Target); err != nil {
-		return status.Verdict{Reason: v1alpha1.ReasonInvalid, Message: err.Error()}
+	if invalid != nil {
+		return status.Verdict{Reason: v1alpha1.ReasonInvalid, Message: invalid.Error()}
 	}
 	if holder := p.NameHolder; holder != nil && !p.owns(holder) {
 		return status.Verdict{Reason: v1alpha1.ReasonServiceNameTaken, Message: fmt.Sprintf(
