@@ -14,87 +14,167 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// Package v1 judges Services at admission. It has no side effects: what an
+// admitted Service leads to is made by the Service controller, once the Service
+// is stored.
 package v1
 
 import (
 	"context"
+	"fmt"
+	"reflect"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
+	"github.com/tailnet-egress/egress-operator/internal/translate"
 )
 
-// nolint:unused
-// log is for logging in this package.
-var servicelog = logf.Log.WithName("service-resource")
+// askTimeout bounds what the API server is asked for one Service. It is shorter
+// than the timeoutSeconds of the webhook, so that a slow answer admits the
+// Service with its warnings rather than without them.
+const askTimeout = 2 * time.Second
 
 // SetupServiceWebhookWithManager registers the webhook for Service in the manager.
-func SetupServiceWebhookWithManager(mgr ctrl.Manager) error {
+func SetupServiceWebhookWithManager(mgr ctrl.Manager, opts translate.Options) error {
 	return ctrl.NewWebhookManagedBy(mgr, &corev1.Service{}).
-		WithValidator(&ServiceValidator{}).
-		WithDefaulter(&ServiceDefaulter{}).
+		WithValidator(&ServiceValidator{Options: opts, Reader: mgr.GetAPIReader(), Client: mgr.GetClient()}).
+		WithDefaulter(&ServiceDefaulter{Options: opts}).
 		Complete()
 }
 
-// TODO(user): EDIT THIS FILE!  THIS IS SCAFFOLDING FOR YOU TO OWN!
+// +kubebuilder:webhook:path=/mutate--v1-service,mutating=true,failurePolicy=ignore,sideEffects=None,groups="",resources=services,verbs=create;update,versions=v1,name=mservice-v1.kb.io,admissionReviewVersions=v1,timeoutSeconds=3,reinvocationPolicy=IfNeeded,patch=`{"matchConditions":[{"name":"has-target-key","expression":"has(object.metadata.annotations) && ['tailscale.com/tailnet-fqdn','tailscale.com/tailnet-target-ip','tailscale.com/tailnet-ip','tailscale.com/ts-tailnet-target-ip'].exists(key, key in object.metadata.annotations)"}]}`
 
-// +kubebuilder:webhook:path=/mutate--v1-service,mutating=true,failurePolicy=fail,sideEffects=None,groups="",resources=services,verbs=create;update,versions=v1,name=mservice-v1.kb.io,admissionReviewVersions=v1
-
-// ServiceDefaulter struct is responsible for setting default values on the custom resource of the
-// Kind Service when those are created or updated.
-//
-// NOTE: The +kubebuilder:object:generate=false marker prevents controller-gen from generating DeepCopy methods,
-// as it is used only for temporary operations and does not need to be deeply copied.
+// ServiceDefaulter stamps spec.externalName with the final in-cluster name, a
+// pure function of namespace and name: whoever applies a placeholder again has
+// the right name stored in the same request.
 type ServiceDefaulter struct {
-	// TODO(user): Add more fields as needed for defaulting
+	Options translate.Options
 }
 
-// Default implements admission.Defaulter so a webhook will be registered for the Kind Service.
-func (d *ServiceDefaulter) Default(_ context.Context, obj *corev1.Service) error {
-	servicelog.Info("Defaulting for Service", "name", obj.GetName())
-
-	// TODO(user): fill in your defaulting logic.
-
+// Default implements admission.Defaulter. What cannot be translated is left as
+// it is, for the validator to refuse.
+func (d *ServiceDefaulter) Default(_ context.Context, svc *corev1.Service) error {
+	// The name is still empty where the API server is to generate it.
+	if svc.DeletionTimestamp != nil || svc.Name == "" || !translate.Ours(svc) {
+		return nil
+	}
+	if result, errs := translate.Service(svc, d.Options); len(errs) == 0 {
+		svc.Spec.ExternalName = result.ExternalName
+	}
 	return nil
 }
 
-// TODO(user): change verbs to "verbs=create;update;delete" if you want to enable deletion validation.
-// NOTE: If you want to customise the 'path', use the flags '--defaulting-path' or '--validation-path'.
-// +kubebuilder:webhook:path=/validate--v1-service,mutating=false,failurePolicy=fail,sideEffects=None,groups="",resources=services,verbs=create;update,versions=v1,name=vservice-v1.kb.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/validate--v1-service,mutating=false,failurePolicy=ignore,sideEffects=None,groups="",resources=services,verbs=create;update,versions=v1,name=vservice-v1.kb.io,admissionReviewVersions=v1,timeoutSeconds=5,patch=`{"matchConditions":[{"name":"has-target-key","expression":"has(object.metadata.annotations) && ['tailscale.com/tailnet-fqdn','tailscale.com/tailnet-target-ip','tailscale.com/tailnet-ip','tailscale.com/ts-tailnet-target-ip'].exists(key, key in object.metadata.annotations)"}]}`
 
-// ServiceValidator struct is responsible for validating the Service resource
-// when it is created, updated, or deleted.
-//
-// NOTE: The +kubebuilder:object:generate=false marker prevents controller-gen from generating DeepCopy methods,
-// as this struct is used only for temporary operations and does not need to be deeply copied.
+// ServiceValidator refuses Services that cannot be translated, and those whose
+// EgressTarget the API server would not take. An update that changes nothing of
+// what is translated is never refused: whatever is wrong was there before, and
+// who edits a label cannot help it.
 type ServiceValidator struct {
-	// TODO(user): Add more fields as needed for validation
+	Options translate.Options
+	// Reader reads EgressTargets without a cache.
+	Reader client.Reader
+	// Client dry-runs their application.
+	Client client.Client
 }
 
-// ValidateCreate implements admission.Validator so a webhook will be registered for the type Service.
-func (v *ServiceValidator) ValidateCreate(_ context.Context, obj *corev1.Service) (admission.Warnings, error) {
-	servicelog.Info("Validation for Service upon creation", "name", obj.GetName())
+// ValidateCreate implements admission.Validator.
+func (v *ServiceValidator) ValidateCreate(ctx context.Context, svc *corev1.Service) (admission.Warnings, error) {
+	return v.validate(ctx, nil, svc)
+}
 
-	// TODO(user): fill in your validation logic upon object creation.
+// ValidateUpdate implements admission.Validator.
+func (v *ServiceValidator) ValidateUpdate(ctx context.Context, old, svc *corev1.Service) (admission.Warnings, error) {
+	return v.validate(ctx, old, svc)
+}
 
+// ValidateDelete implements admission.Validator. Deletion is not registered.
+func (v *ServiceValidator) ValidateDelete(context.Context, *corev1.Service) (admission.Warnings, error) {
 	return nil, nil
 }
 
-// ValidateUpdate implements admission.Validator so a webhook will be registered for the type Service.
-func (v *ServiceValidator) ValidateUpdate(_ context.Context, oldObj, newObj *corev1.Service) (admission.Warnings, error) {
-	servicelog.Info("Validation for Service upon update", "name", newObj.GetName())
-
-	// TODO(user): fill in your validation logic upon object update.
-
-	return nil, nil
+func (v *ServiceValidator) validate(ctx context.Context, old, svc *corev1.Service) (admission.Warnings, error) {
+	if svc.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	if text := translate.UnexpectedType(svc); text != "" {
+		return admission.Warnings{text}, nil
+	}
+	if !translate.Ours(svc) {
+		return nil, nil
+	}
+	result, errs := translate.Service(svc, v.Options)
+	before, errsBefore := v.before(old)
+	if len(errs) > 0 {
+		if translate.Message(errs) == translate.Message(errsBefore) {
+			return admission.Warnings{translate.Message(errs)}, nil
+		}
+		return nil, refusal(svc, errs)
+	}
+	if before != nil && reflect.DeepEqual(before.Target, result.Target) {
+		return result.Warnings, nil
+	}
+	return result.Warnings, v.ask(ctx, svc, result)
 }
 
-// ValidateDelete implements admission.Validator so a webhook will be registered for the type Service.
-func (v *ServiceValidator) ValidateDelete(_ context.Context, obj *corev1.Service) (admission.Warnings, error) {
-	servicelog.Info("Validation for Service upon deletion", "name", obj.GetName())
+// before is the translation of the stored Service, if it was one of ours.
+func (v *ServiceValidator) before(old *corev1.Service) (*translate.Result, field.ErrorList) {
+	if old == nil || !translate.Ours(old) {
+		return nil, nil
+	}
+	return translate.Service(old, v.Options)
+}
 
-	// TODO(user): fill in your validation logic upon object deletion.
+// ask has the API server judge the EgressTarget: its schema, its rules and any
+// policy on it. Only a judgement refuses the Service; no answer does not.
+func (v *ServiceValidator) ask(ctx context.Context, svc *corev1.Service, result *translate.Result) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	existing := &v1alpha1.EgressTarget{}
+	err := v.Reader.Get(ctx, client.ObjectKeyFromObject(svc), existing)
+	switch {
+	case err == nil:
+		switch translate.OwnershipOf(svc, existing) {
+		case translate.Foreign:
+			return refusal(svc, field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), svc.Name, translate.ForeignText(svc))})
+		case translate.Inherited:
+			// It cannot be taken over, and will be gone.
+			return nil
+		}
+	case !apierrors.IsNotFound(err):
+		logf.FromContext(ctx).Info("Skipped the dry run of an EgressTarget", "reason", err.Error())
+		return nil
+	}
+	err = v.Client.Apply(ctx, result.Target, client.DryRunAll, client.FieldOwner(translate.FieldOwner), client.ForceOwnership)
+	switch {
+	case err == nil:
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsConflict(err):
+		return refusal(svc, field.ErrorList{field.Invalid(field.NewPath("metadata"), svc.Name,
+			fmt.Sprintf("the EgressTarget for this Service is refused: %v", err))})
+	default:
+		logf.FromContext(ctx).Info("Skipped the dry run of an EgressTarget", "reason", err.Error())
+	}
+	return nil
+}
 
-	return nil, nil
+// refusal answers with the sentences alone; its causes name the fields.
+func refusal(svc *corev1.Service, errs field.ErrorList) error {
+	status := apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, svc.Name, errs)
+	status.ErrStatus.Message = translate.Message(errs)
+	causes := make([]metav1.StatusCause, 0, len(errs))
+	for _, err := range errs {
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseType(err.Type), Message: err.Detail, Field: err.Field})
+	}
+	status.ErrStatus.Details.Causes = causes
+	return status
 }

@@ -17,147 +17,107 @@ limitations under the License.
 package v1
 
 import (
-	"context"
-	"crypto/tls"
-	"fmt"
-	"net"
 	"os"
-	"path/filepath"
 	"testing"
-	"time"
-
-	. "github.com/onsi/ginkgo/v2"
-	. "github.com/onsi/gomega"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	// +kubebuilder:scaffold:imports
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
+	"github.com/tailnet-egress/egress-operator/internal/translate"
+	"github.com/tailnet-egress/egress-operator/test/envtestlab"
 )
 
-// These tests use Ginkgo (BDD-style Go testing framework). Refer to
-// http://onsi.github.io/ginkgo/ to learn more about Ginkgo.
+func TestMain(m *testing.M) { os.Exit(envtestlab.Main(m)) }
 
-var (
-	ctx       context.Context
-	cancel    context.CancelFunc
-	k8sClient client.Client
-	cfg       *rest.Config
-	testEnv   *envtest.Environment
-)
+var options = translate.Options{OperatorNamespace: "tailscale", ClusterDomain: "cluster.local"}
 
-func TestAPIs(t *testing.T) {
-	RegisterFailHandler(Fail)
+const fqdn = "db.tail1234.ts.net"
 
-	RunSpecs(t, "Webhook Suite")
+// admitter is an API server that calls the webhook, and a client of it that
+// collects warnings.
+type admitter struct {
+	client.Client
+	lab       *envtestlab.Lab
+	namespace string
+	warnings  *warnings
 }
 
-var _ = BeforeSuite(func() {
-	logf.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
+type warnings struct{ texts []string }
 
-	ctx, cancel = context.WithCancel(context.TODO())
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { w.texts = append(w.texts, text) }
 
-	var err error
-	err = corev1.AddToScheme(scheme.Scheme)
-	Expect(err).NotTo(HaveOccurred())
+func (w *warnings) take() []string {
+	texts := w.texts
+	w.texts = nil
+	return texts
+}
 
-	// +kubebuilder:scaffold:scheme
-
-	By("bootstrapping test environment")
-	testEnv = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: false,
-
-		WebhookInstallOptions: envtest.WebhookInstallOptions{
-			Paths: []string{filepath.Join("..", "..", "..", "config", "webhook")},
-		},
-	}
-
-	// Retrieve the first found binary directory to allow running tests from IDEs
-	if getFirstFoundEnvTestBinaryDir() != "" {
-		testEnv.BinaryAssetsDirectory = getFirstFoundEnvTestBinaryDir()
-	}
-
-	// cfg is defined in this file globally.
-	cfg, err = testEnv.Start()
-	Expect(err).NotTo(HaveOccurred())
-	Expect(cfg).NotTo(BeNil())
-
-	k8sClient, err = client.New(cfg, client.Options{Scheme: scheme.Scheme})
-	Expect(err).NotTo(HaveOccurred())
-	Expect(k8sClient).NotTo(BeNil())
-
-	// start webhook server using Manager.
-	webhookInstallOptions := &testEnv.WebhookInstallOptions
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: scheme.Scheme,
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Host:    webhookInstallOptions.LocalServingHost,
-			Port:    webhookInstallOptions.LocalServingPort,
-			CertDir: webhookInstallOptions.LocalServingCertDir,
-		}),
-		LeaderElection: false,
-		Metrics:        metricsserver.Options{BindAddress: "0"},
-	})
-	Expect(err).NotTo(HaveOccurred())
-
-	err = SetupServiceWebhookWithManager(mgr)
-	Expect(err).NotTo(HaveOccurred())
-
-	// +kubebuilder:scaffold:webhook
-
-	go func() {
-		defer GinkgoRecover()
-		err = mgr.Start(ctx)
-		Expect(err).NotTo(HaveOccurred())
-	}()
-
-	// wait for the webhook server to get ready.
-	dialer := &net.Dialer{Timeout: time.Second}
-	addrPort := fmt.Sprintf("%s:%d", webhookInstallOptions.LocalServingHost, webhookInstallOptions.LocalServingPort)
-	Eventually(func() error {
-		conn, err := tls.DialWithDialer(dialer, "tcp", addrPort, &tls.Config{InsecureSkipVerify: true})
-		if err != nil {
-			return err
-		}
-
-		return conn.Close()
-	}).Should(Succeed())
-})
-
-var _ = AfterSuite(func() {
-	By("tearing down the test environment")
-	cancel()
-	err := testEnv.Stop()
-	Expect(err).NotTo(HaveOccurred())
-})
-
-// getFirstFoundEnvTestBinaryDir locates the first binary in the specified path.
-// ENVTEST-based tests depend on specific binaries, usually located in paths set by
-// controller-runtime. When running tests directly (e.g., via an IDE) without using
-// Makefile targets, the 'BinaryAssetsDirectory' must be explicitly configured.
-//
-// This function streamlines the process by finding the required binaries, similar to
-// setting the 'KUBEBUILDER_ASSETS' environment variable. To ensure the binaries are
-// properly set up, run 'make setup-envtest' beforehand.
-func getFirstFoundEnvTestBinaryDir() string {
-	basePath := filepath.Join("..", "..", "..", "bin", "k8s")
-	entries, err := os.ReadDir(basePath)
+func newAdmitter(t *testing.T) admitter {
+	t.Helper()
+	lab := envtestlab.Shared(t, envtestlab.Options{Webhooks: true})
+	lab.Manager(t, func(mgr manager.Manager) error { return SetupServiceWebhookWithManager(mgr, options) })
+	config := rest.CopyConfig(lab.Config)
+	collected := &warnings{}
+	config.WarningHandler = collected
+	c, err := client.New(config, client.Options{Scheme: lab.Scheme})
 	if err != nil {
-		logf.Log.Error(err, "Failed to read directory", "path", basePath)
-		return ""
+		t.Fatal(err)
 	}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			return filepath.Join(basePath, entry.Name())
+	return admitter{Client: c, lab: lab, namespace: lab.Namespace(t), warnings: collected}
+}
+
+// service is a good one, for a test to spoil.
+func (a admitter) service(name string, edits ...func(*corev1.Service)) *corev1.Service {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: a.namespace,
+			Annotations: map[string]string{v1alpha1.AnnotationTailnetFQDN: fqdn},
+		},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "placeholder"},
+	}
+	for _, edit := range edits {
+		edit(svc)
+	}
+	return svc
+}
+
+// annotate replaces the annotations: key, value, key, value.
+func annotate(pairs ...string) func(*corev1.Service) {
+	return func(svc *corev1.Service) {
+		svc.Annotations = map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			svc.Annotations[pairs[i]] = pairs[i+1]
 		}
 	}
-	return ""
+}
+
+func ports(ports ...corev1.ServicePort) func(*corev1.Service) {
+	return func(svc *corev1.Service) { svc.Spec.Ports = ports }
+}
+
+func (a admitter) mustCreate(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := a.Create(t.Context(), object); err != nil {
+		t.Fatalf("create %s: %v", object.GetName(), err)
+	}
+}
+
+func (a admitter) mustUpdate(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := a.Update(t.Context(), object); err != nil {
+		t.Fatalf("update %s: %v", object.GetName(), err)
+	}
+}
+
+func (a admitter) targets(t *testing.T) []v1alpha1.EgressTarget {
+	t.Helper()
+	list := &v1alpha1.EgressTargetList{}
+	if err := a.List(t.Context(), list, client.InNamespace(a.namespace)); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
 }
