@@ -23,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
 	"github.com/tailnet-egress/egress-operator/internal/names"
 	"github.com/tailnet-egress/egress-operator/internal/proxyconfig"
 )
@@ -73,8 +74,9 @@ func (p *pass) readAck() *proxyconfig.Ack {
 	return &ack
 }
 
-func (p *pass) hostname() string {
-	return cmp.Or(p.Target.Spec.Hostname, names.Hostname(p.Target.Namespace, p.Target.Name))
+// Hostname is the device name of a standalone target.
+func Hostname(target *v1alpha1.EgressTarget) string {
+	return cmp.Or(target.Spec.Hostname, names.Hostname(target.Namespace, target.Name))
 }
 
 func (p *pass) acceptRoutes() bool {
@@ -93,7 +95,7 @@ func (p *pass) acceptRoutes() bool {
 // config is the proxy's config and whether it replaces another. Its generation is
 // above every one that the proxy may have seen, also where the Secret was lost.
 func (p *pass) config() (data []byte, replaces bool) {
-	config := proxyconfig.Config{AcceptRoutes: p.acceptRoutes(), Hostname: p.hostname(), Targets: []proxyconfig.Target{p.proxy}}
+	config := proxyconfig.Config{AcceptRoutes: p.acceptRoutes(), Hostname: Hostname(p.Target), Targets: []proxyconfig.Target{p.proxy}}
 	seen := int64(0)
 	if p.ack != nil {
 		seen = max(seen, p.ack.ConfigGeneration)
@@ -120,7 +122,7 @@ func (p *pass) config() (data []byte, replaces bool) {
 // log in without.
 func (p *pass) tailscaled() []byte {
 	config := tailscaledConfig{
-		Version: "alpha0", ServerURL: p.Settings.LoginServer, Hostname: p.hostname(),
+		Version: "alpha0", ServerURL: p.Settings.LoginServer, Hostname: Hostname(p.Target),
 		AcceptRoutes: p.acceptRoutes(), ShieldsUp: true, NetfilterMode: "off",
 	}
 	if !Registered(p.secret()) {

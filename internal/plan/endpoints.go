@@ -52,6 +52,7 @@ func (p *pass) backingService() Child {
 	}
 	out := child[*corev1.Service](p, corev1ac.Service(p.service.Name, p.service.Namespace).WithLabels(p.labels).WithSpec(spec),
 		p.service.Namespace, p.service.Name)
+	out.Routes = true
 	if out.Live == nil && p.NameHolder == nil && p.service.Namespace != p.Settings.OperatorNamespace {
 		out.Claim = &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.service.Namespace, Name: p.service.Name, Labels: p.labels},
@@ -83,7 +84,9 @@ func (p *pass) slices(service types.NamespacedName, ports []v1alpha1.TargetPort)
 		for _, port := range ports {
 			slice.WithPorts(discoveryv1ac.EndpointPort().WithName(port.Name).WithPort(port.Port).WithProtocol(protocol(port)))
 		}
-		out = append(out, child[*discoveryv1.EndpointSlice](p, slice, service.Namespace, name))
+		wanted := child[*discoveryv1.EndpointSlice](p, slice, service.Namespace, name)
+		wanted.Routes = true
+		out = append(out, wanted)
 	}
 	return out
 }

@@ -80,6 +80,8 @@ type Child struct {
 	// Claim is whether the name is to be claimed by a create, which fails where
 	// somebody else has it, before it is applied.
 	Claim *corev1.Service
+	// Routes is whether clients find the proxy by this object.
+	Routes bool
 }
 
 // Desired is the outcome of a plan.

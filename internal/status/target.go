@@ -81,6 +81,17 @@ type Facts struct {
 	WriteError string
 }
 
+// Written is f with what came of writing: where the objects that clients find the
+// proxies by could not be written, clients are not routed to them.
+func (f Facts) Written(routed bool, err string) Facts {
+	f.WriteError = err
+	f.Proxies = slices.Clone(f.Proxies)
+	for i := range f.Proxies {
+		f.Proxies[i].Published = f.Proxies[i].Published && routed
+	}
+	return f
+}
+
 // Proxy is one Pod and what it acknowledged.
 type Proxy struct {
 	Pod string
