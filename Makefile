@@ -4,8 +4,6 @@ PROXY_IMG ?= egress-proxy:latest
 CONTAINER_TOOL ?= docker
 KUBECTL ?= kubectl
 
-# The year in the licence header of generated files.
-YEAR ?= 2026
 
 SHELL = /usr/bin/env bash -o pipefail
 .SHELLFLAGS = -ec
@@ -64,7 +62,7 @@ verify: generate ## Regenerate everything and fail where the tree is not what co
 
 .PHONY: generate
 generate: manifests $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Regenerate deep copies, manifests, apply configurations and the API reference.
-	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt,year=$(YEAR) paths="./api/..."
+	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths="./api/..."
 	$(CRD_REF_DOCS) --source-path=api/v1alpha1 --config=hack/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md
 
 .PHONY: manifests

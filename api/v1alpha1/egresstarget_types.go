@@ -96,6 +96,7 @@ type Tag string
 
 // Destination is a host on the tailnet, or behind one of its subnet routers.
 //
+// +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.fqdn) != has(self.ip)",message="spec.destination must have exactly one of fqdn and ip"
 type Destination struct {
 	// fqdn is the MagicDNS name of a device or a Tailscale Service: at least two
@@ -148,9 +149,16 @@ type TargetPort struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type EgressTargetStatus struct {
+	// conditions are Accepted, Resolved, Programmed and Ready.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
 	// observedGeneration is the metadata.generation that this status speaks of.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// address is the in-cluster DNS name that workloads dial.
@@ -183,13 +191,6 @@ type EgressTargetStatus struct {
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=23
 	Ready string `json:"ready,omitempty"`
-
-	// conditions are Accepted, Resolved, Programmed and Ready.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=16
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // EgressTarget gives workloads a Service name for one host on a tailnet.

@@ -9,7 +9,8 @@ import (
 
 	"github.com/golangci/golangci-lint/v2/pkg/commands"
 
-	_ "sigs.k8s.io/kube-api-linter/pkg/plugin"
+	_ "sigs.k8s.io/kube-api-linter/pkg/plugin/base"
+	_ "sigs.k8s.io/kube-api-linter/pkg/registration"
 	_ "sigs.k8s.io/logtools/logcheck/gclplugin"
 )
 

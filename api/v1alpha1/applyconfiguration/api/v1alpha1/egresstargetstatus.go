@@ -26,6 +26,8 @@ import (
 //
 // EgressTargetStatus is what the operator last observed.
 type EgressTargetStatusApplyConfiguration struct {
+	// conditions are Accepted, Resolved, Programmed and Ready.
+	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// observedGeneration is the metadata.generation that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// address is the in-cluster DNS name that workloads dial.
@@ -39,14 +41,25 @@ type EgressTargetStatusApplyConfiguration struct {
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
 	// ready is readyReplicas and replicas as a person reads them, such as "2/3".
 	Ready *string `json:"ready,omitempty"`
-	// conditions are Accepted, Resolved, Programmed and Ready.
-	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
 // EgressTargetStatusApplyConfiguration constructs a declarative configuration of the EgressTargetStatus type for use with
 // apply.
 func EgressTargetStatus() *EgressTargetStatusApplyConfiguration {
 	return &EgressTargetStatusApplyConfiguration{}
+}
+
+// WithConditions adds the given value to the Conditions field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Conditions field.
+func (b *EgressTargetStatusApplyConfiguration) WithConditions(values ...*v1.ConditionApplyConfiguration) *EgressTargetStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithConditions")
+		}
+		b.Conditions = append(b.Conditions, *values[i])
+	}
+	return b
 }
 
 // WithObservedGeneration sets the ObservedGeneration field in the declarative configuration to the given value
@@ -96,18 +109,5 @@ func (b *EgressTargetStatusApplyConfiguration) WithReadyReplicas(value int32) *E
 // If called multiple times, the Ready field is set to the value of the last call.
 func (b *EgressTargetStatusApplyConfiguration) WithReady(value string) *EgressTargetStatusApplyConfiguration {
 	b.Ready = &value
-	return b
-}
-
-// WithConditions adds the given value to the Conditions field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Conditions field.
-func (b *EgressTargetStatusApplyConfiguration) WithConditions(values ...*v1.ConditionApplyConfiguration) *EgressTargetStatusApplyConfiguration {
-	for i := range values {
-		if values[i] == nil {
-			panic("nil value passed to WithConditions")
-		}
-		b.Conditions = append(b.Conditions, *values[i])
-	}
 	return b
 }
