@@ -29,12 +29,12 @@ import (
 	"github.com/tailnet-egress/egress-operator/internal/proxy/rules"
 )
 
-// Registers are 4 bytes wide in the numbering from 8 on; register 1 is another
-// name for 8 and the three after it.
+// Registers, by the numbers that the kernel lists: 1 to 4 are 16 bytes wide, and
+// from 8 on the same bytes are numbered by words of 4.
 const (
 	firstWord  = 1
 	secondWord = 9
-	fifthWord  = 12
+	fifthWord  = 2
 )
 
 const (
@@ -182,15 +182,18 @@ func statementExprs(s rules.Statement, f rules.Family) []expr.Any {
 			&expr.Exthdr{SourceRegister: firstWord, Type: tcpoptMSS, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		}
 	case rules.ToTarget:
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: natFamily(f), RegAddrMin: firstWord, RegProtoMin: secondWord}
+		port := uint32(secondWord)
 		if f == rules.IPv6 {
-			nat.RegProtoMin = fifthWord
+			port = fifthWord
 		}
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstWord},
 			transport(dportAt, 2, secondWord),
 			&expr.Lookup{SourceRegister: firstWord, DestRegister: firstWord, IsDestRegSet: true, SetName: rules.MapName},
-			nat,
+			&expr.NAT{
+				Type: expr.NATTypeDestNAT, Family: natFamily(f),
+				RegAddrMin: firstWord, RegAddrMax: firstWord, RegProtoMin: port, RegProtoMax: port,
+			},
 		}
 	case rules.ToAddress:
 		return translate(expr.NATTypeDestNAT, s.Addr, f)
@@ -203,7 +206,7 @@ func statementExprs(s rules.Statement, f rules.Family) []expr.Any {
 func translate(kind expr.NATType, addr netip.Addr, f rules.Family) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: firstWord, Data: addr.AsSlice()},
-		&expr.NAT{Type: kind, Family: natFamily(f), RegAddrMin: firstWord},
+		&expr.NAT{Type: kind, Family: natFamily(f), RegAddrMin: firstWord, RegAddrMax: firstWord},
 	}
 }
 

@@ -23,7 +23,9 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tailnet-egress/egress-operator/internal/proxy/rules"
@@ -83,15 +85,43 @@ func sameRule(r rules.Rule, f rules.Family, kernel []byte) (bool, error) {
 		return false, nil
 	}
 	for i, e := range want {
-		sent, err := expr.Marshal(byte(natFamily(f)), e)
+		listed, err := asListed(e, f)
 		if err != nil {
 			return false, fmt.Errorf("encoding %T: %w", e, err)
 		}
-		if !sameAttributes(sent, have[i].content) {
+		if !sameAttributes(listed, have[i].content) {
 			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// asListed is how the kernel lists e, up to zeros and flags of nesting.
+func asListed(e expr.Any, f rules.Family) ([]byte, error) {
+	family := byte(natFamily(f))
+	nat, ok := e.(*expr.NAT)
+	if !ok {
+		return expr.Marshal(family, e)
+	}
+	// The kernel notes which ranges it was given, and google/nftables cannot.
+	flags := uint32(unix.NF_NAT_RANGE_MAP_IPS)
+	if nat.RegProtoMin != 0 {
+		flags |= unix.NF_NAT_RANGE_PROTO_SPECIFIED
+	}
+	data, err := expr.MarshalExprData(family, nat)
+	if err != nil {
+		return nil, err
+	}
+	noted, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_NAT_FLAGS, Data: binaryutil.BigEndian.PutUint32(flags)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return netlink.MarshalAttributes([]netlink.Attribute{
+		stringAttr(unix.NFTA_EXPR_NAME, "nat"),
+		{Type: unix.NLA_F_NESTED | unix.NFTA_EXPR_DATA, Data: append(data, noted...)},
+	})
 }
 
 // sameAttributes is whether the kernel lists what was sent. Zeros count as

@@ -96,23 +96,25 @@ func (in Input) Reserved(l proxyconfig.Listener) bool {
 // no usable address, get no element: what is addressed to them is refused by the
 // same rule as every other port.
 func Compile(in Input) Ruleset {
-	targets := slices.Clone(in.Targets)
-	slices.SortStableFunc(targets, func(a, b Target) int { return cmp.Compare(a.ID, b.ID) })
-	in.Targets = targets
+	byID := func(a, b Target) int { return cmp.Compare(a.ID, b.ID) }
+	if !slices.IsSortedFunc(in.Targets, byID) {
+		in.Targets = slices.Clone(in.Targets)
+		slices.SortStableFunc(in.Targets, byID)
+	}
 	return Ruleset{
-		IPv4: in.table(IPv4, in.Own4, in.Families.IPv4, func(t Target) netip.Addr { return t.Addr4 }),
-		IPv6: in.table(IPv6, in.Own6, in.Families.IPv6, func(t Target) netip.Addr { return t.Addr6 }),
+		IPv4: in.table(IPv4, in.Own4, in.Families.IPv4, func(t *Target) netip.Addr { return t.Addr4 }),
+		IPv6: in.table(IPv6, in.Own6, in.Families.IPv6, func(t *Target) netip.Addr { return t.Addr6 }),
 	}
 }
 
-func (in Input) table(f Family, own netip.Addr, forwards bool, address func(Target) netip.Addr) Table {
+func (in Input) table(f Family, own netip.Addr, forwards bool, address func(*Target) netip.Addr) Table {
 	own = own.Unmap()
 	if !f.has(own) {
 		own = netip.Addr{}
 	}
 	t := Table{Family: f, Own: own}
 	if forwards && own.IsValid() && !in.Reset {
-		usable := func(target Target) netip.Addr {
+		usable := func(target *Target) netip.Addr {
 			addr := address(target).Unmap()
 			// Anything but a unicast address, and the proxy's own, would end in the Pod.
 			if !f.has(addr) || !addr.IsGlobalUnicast() || addr == own {
@@ -131,10 +133,10 @@ func (in Input) table(f Family, own netip.Addr, forwards bool, address func(Targ
 
 // allPorts is the address that everything goes to; invalid where ports are
 // listed.
-func (in Input) allPorts(address func(Target) netip.Addr) netip.Addr {
-	for _, t := range in.Targets {
-		if t.AllPorts {
-			return address(t)
+func (in Input) allPorts(address func(*Target) netip.Addr) netip.Addr {
+	for i := range in.Targets {
+		if in.Targets[i].AllPorts {
+			return address(&in.Targets[i])
 		}
 	}
 	return netip.Addr{}
@@ -142,45 +144,46 @@ func (in Input) allPorts(address func(Target) netip.Addr) netip.Addr {
 
 // elements sorts by counting: with 50,000 listeners it takes part in the time
 // from a change of one to the kernel's.
-func (in Input) elements(address func(Target) netip.Addr) []Element {
-	type owner struct{ target, listener int32 }
-	var owners [2][1 << 16]owner
-	count := 0
-	for i, t := range in.Targets {
-		if t.AllPorts || !address(t).IsValid() {
+func (in Input) elements(address func(*Target) netip.Addr) []Element {
+	all := make([]Element, 0, len(in.Targets))
+	// The place in all of each listener, counted from 1.
+	var places [2][1 << 16]int32
+	for i := range in.Targets {
+		t := &in.Targets[i]
+		addr := address(t)
+		if t.AllPorts || !addr.IsValid() {
 			continue
 		}
-		for j, l := range t.Listeners {
-			slot, known := protocolSlot(l.Protocol)
-			if !known || l.Port == 0 || in.Reserved(l) || owners[slot][l.Port].target != 0 {
+		for _, l := range t.Listeners {
+			slot, number := protocolSlot(l.Protocol)
+			if number == 0 || l.Port == 0 || in.Reserved(l) || places[slot][l.Port] != 0 {
 				continue
 			}
-			owners[slot][l.Port] = owner{target: int32(i + 1), listener: int32(j)}
-			count++
+			all = append(all, Element{Key: Key{Protocol: number, Port: l.Port}, To: netip.AddrPortFrom(addr, l.TargetPort)})
+			places[slot][l.Port] = int32(len(all))
 		}
 	}
-	elements := make([]Element, 0, count)
-	for slot, protocol := range [2]uint8{TCP, UDP} {
-		for port, o := range owners[slot] {
-			if o.target == 0 {
-				continue
+	if slices.IsSortedFunc(all, func(a, b Element) int { return a.Key.Compare(b.Key) }) {
+		return all
+	}
+	sorted := make([]Element, 0, len(all))
+	for slot := range places {
+		for _, place := range places[slot] {
+			if place != 0 {
+				sorted = append(sorted, all[place-1])
 			}
-			t := in.Targets[o.target-1]
-			elements = append(elements, Element{
-				Key: Key{Protocol: protocol, Port: uint16(port)},
-				To:  netip.AddrPortFrom(address(t), t.Listeners[o.listener].TargetPort),
-			})
 		}
 	}
-	return elements
+	return sorted
 }
 
-func protocolSlot(p proxyconfig.Protocol) (slot int, known bool) {
+// protocolSlot is the place and the number of p; number 0 where it has no ports.
+func protocolSlot(p proxyconfig.Protocol) (slot int, number uint8) {
 	switch p {
 	case proxyconfig.TCP:
-		return 0, true
+		return 0, TCP
 	case proxyconfig.UDP:
-		return 1, true
+		return 1, UDP
 	}
-	return 0, false
+	return 0, 0
 }
