@@ -109,8 +109,9 @@ type Listener struct {
 
 // TargetError says what is wrong with one target; the others are not affected.
 type TargetError struct {
-	ID  string
-	Err error
+	ID       string
+	Revision string
+	Err      error
 }
 
 func (e TargetError) Error() string { return fmt.Sprintf("target %q: %v", e.ID, e.Err) }
@@ -163,10 +164,10 @@ func Decode(data []byte) (Config, []TargetError, error) {
 	}
 	good := c.Targets[:0]
 	var bad []TargetError
-	seen := seenListeners{}
+	seen := seenTargets{ids: map[string]bool{}, owners: map[listenerKey]string{}}
 	for _, t := range c.Targets {
 		if err := seen.admit(t, len(c.Targets)); err != nil {
-			bad = append(bad, TargetError{ID: t.ID, Err: err})
+			bad = append(bad, TargetError{ID: t.ID, Revision: t.Revision, Err: err})
 			continue
 		}
 		good = append(good, t)
@@ -180,23 +181,30 @@ type listenerKey struct {
 	port     uint16
 }
 
-// seenListeners is which target owns each listener so far.
-type seenListeners map[listenerKey]string
+// seenTargets is the good targets so far and which of them owns each listener.
+type seenTargets struct {
+	ids    map[string]bool
+	owners map[listenerKey]string
+}
 
-func (s seenListeners) admit(t Target, targets int) error {
+func (s seenTargets) admit(t Target, targets int) error {
 	if err := t.validate(targets); err != nil {
 		return err
 	}
+	if s.ids[t.ID] {
+		return errors.New("an earlier target has the same id")
+	}
 	for _, l := range t.Listeners {
-		if owner, taken := s[listenerKey{l.Protocol, l.Port}]; taken {
+		if owner, taken := s.owners[listenerKey{l.Protocol, l.Port}]; taken {
 			return fmt.Errorf("listener %s/%d already belongs to %q", l.Protocol, l.Port, owner)
 		}
 	}
-	if len(s)+len(t.Listeners) > MaxListeners {
+	if len(s.owners)+len(t.Listeners) > MaxListeners {
 		return fmt.Errorf("more than %d listeners in one config", MaxListeners)
 	}
+	s.ids[t.ID] = true
 	for _, l := range t.Listeners {
-		s[listenerKey{l.Protocol, l.Port}] = t.ID
+		s.owners[listenerKey{l.Protocol, l.Port}] = t.ID
 	}
 	return nil
 }
