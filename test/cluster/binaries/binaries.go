@@ -1,0 +1,236 @@
+/*
+Copyright 2026 The egress-operator Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package binaries builds what the testbed runs, from Go modules alone: the
+// Kubernetes, container runtime and CoreDNS modules in its sub-directories, and
+// this project's own commands.
+package binaries
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// binary is one program and how it is built.
+type binary struct {
+	name string
+	// module is the sub-directory whose go.mod pins the version.
+	module string
+	pkg    string
+	// stamp is whether Kubernetes' version is linked in.
+	stamp bool
+	tags  string
+	cgo   bool
+}
+
+// assets are what envtest needs.
+var assets = []binary{
+	{name: "etcd", module: "kubernetes", pkg: "go.etcd.io/etcd/server/v3"},
+	{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true},
+	{name: "kubectl", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", stamp: true},
+}
+
+// rest is what a node needs beside them.
+var rest = []binary{
+	{name: "kubelet", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", stamp: true},
+	{name: "kube-controller-manager", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true},
+	{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", stamp: true},
+	{name: "kube-proxy", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", stamp: true},
+	{name: "containerd", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/containerd"},
+	{name: "containerd-shim-runc-v2", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+	{name: "ctr", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/ctr"},
+	{name: "bridge", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/main/bridge"},
+	{name: "loopback", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/main/loopback"},
+	{name: "host-local", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/ipam/host-local"},
+	{name: "portmap", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/meta/portmap"},
+	{name: "runc", module: "containers", pkg: "github.com/opencontainers/runc", tags: "seccomp", cgo: true},
+	{name: "coredns", module: "coredns", pkg: "."},
+}
+
+// product is what this repository builds for its images and tests. Go's own
+// cache decides what is built anew.
+var product = []binary{
+	{name: "manager", pkg: "./cmd"},
+	{name: "egress-proxy", pkg: "./cmd/proxy"},
+	{name: "tailscaled", pkg: "tailscale.com/cmd/tailscaled"},
+	{name: "testpod", pkg: "./test/testpod"},
+	{name: "pause", pkg: "./test/pause"},
+}
+
+// Missing says in a sentence what this machine lacks to build a cluster's
+// binaries, "" where it lacks nothing.
+func Missing() string {
+	for program, hint := range map[string]string{"go": "install Go", "gcc": "apt-get install gcc", "pkg-config": "apt-get install pkg-config"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Sprintf("%s is not installed: %s", program, hint)
+		}
+	}
+	if exec.Command("pkg-config", "--exists", "libseccomp").Run() != nil {
+		return "the headers of libseccomp are not installed: apt-get install libseccomp-dev"
+	}
+	return ""
+}
+
+// Assets is the directory with kube-apiserver, etcd and kubectl: the one that
+// KUBEBUILDER_ASSETS names where it is set, else built into bin/.
+func Assets(ctx context.Context, progress io.Writer) (string, error) {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		return dir, nil
+	}
+	return ensure(ctx, progress, assets)
+}
+
+// Cluster is the directory with every program of a cluster, built into bin/.
+func Cluster(ctx context.Context, progress io.Writer) (string, error) {
+	return ensure(ctx, progress, append(append([]binary{}, assets...), rest...))
+}
+
+// Product builds this repository's programs and returns their directory.
+func Product(ctx context.Context, progress io.Writer) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "bin", "product")
+	for i, b := range product {
+		started := time.Now()
+		if err := b.build(ctx, root, filepath.Join(dir, b.name), ""); err != nil {
+			return "", err
+		}
+		report(progress, i+1, len(product), b.name, time.Since(started))
+	}
+	return dir, nil
+}
+
+// ensure builds those that are missing in the directory whose name tells their
+// versions.
+func ensure(ctx context.Context, progress io.Writer, wanted []binary) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	key, err := versionKey(root)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "bin", "testbed-"+key)
+	var missing []binary
+	for _, b := range wanted {
+		if _, err := os.Stat(filepath.Join(dir, b.name)); err != nil {
+			missing = append(missing, b)
+		}
+	}
+	for i, b := range missing {
+		_, _ = fmt.Fprintf(progress, "building %s (%d of %d)\n", b.name, i+1, len(missing))
+		started := time.Now()
+		version, err := kubernetesVersion(root)
+		if err != nil {
+			return "", err
+		}
+		if err := b.build(ctx, root, filepath.Join(dir, b.name), version); err != nil {
+			return "", err
+		}
+		report(progress, i+1, len(missing), b.name, time.Since(started))
+	}
+	return dir, nil
+}
+
+func report(progress io.Writer, i, n int, name string, took time.Duration) {
+	_, _ = fmt.Fprintf(progress, "built %s (%d of %d) in %s\n", name, i, n, took.Round(100*time.Millisecond))
+}
+
+// build makes the program under a temporary name, so that one which was
+// interrupted is never taken for whole.
+func (b binary) build(ctx context.Context, root, path, version string) error {
+	ldflags := "-s -w"
+	if b.stamp {
+		for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+			ldflags += fmt.Sprintf(" -X %s.gitVersion=%s", pkg, version)
+		}
+	}
+	partial := path + ".partial"
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", b.tags, "-ldflags", ldflags, "-o", partial, b.pkg)
+	cmd.Dir = root
+	if b.module != "" {
+		cmd.Dir = filepath.Join(modules(root), b.module)
+	}
+	cgo := "0"
+	if b.cgo {
+		cgo = "1"
+	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false -mod=readonly")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", b.name, err, out)
+	}
+	return os.Rename(partial, path)
+}
+
+func modules(root string) string { return filepath.Join(root, "test", "cluster", "binaries") }
+
+// versionKey changes with whatever the modules pin.
+func versionKey(root string) (string, error) {
+	sum := sha256.New()
+	for _, module := range []string{"kubernetes", "containers", "coredns"} {
+		for _, file := range []string{"go.mod", "go.sum"} {
+			data, err := os.ReadFile(filepath.Join(modules(root), module, file))
+			if err != nil {
+				return "", err
+			}
+			_, _ = sum.Write(data)
+		}
+	}
+	version, err := kubernetesVersion(root)
+	if err != nil {
+		return "", err
+	}
+	return version + "-" + hex.EncodeToString(sum.Sum(nil))[:8], nil
+}
+
+func kubernetesVersion(root string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(modules(root), "kubernetes", "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == "k8s.io/kubernetes" {
+			return fields[1], nil
+		}
+	}
+	return "", errors.New("the kubernetes module does not require k8s.io/kubernetes")
+}
+
+// Root is the top of this repository, found from the working directory upwards.
+func Root() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking go for the module: %w", err)
+	}
+	file := string(bytes.TrimSpace(out))
+	if file == "" || file == os.DevNull {
+		return "", errors.New("not inside the repository: no go.mod in this directory or above it")
+	}
+	return filepath.Dir(file), nil
+}
