@@ -17,10 +17,8 @@ limitations under the License.
 package tailnet
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,45 +26,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // pidDir holds a file per process: its id and when it started.
 const pidDir = "pids"
-
-// BuildTailscaled returns the path of a static tailscaled of the version that
-// go.mod pins, built into the user's cache where it is not there yet. It has to
-// run within this module.
-func BuildTailscaled(ctx context.Context, progress io.Writer) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("a cache for tailscaled: %w", err)
-	}
-	dir := filepath.Join(cache, "egress-operator")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, "tailscaled.lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close() //nolint:errcheck // It only frees the lock.
-	// Other test processes may be building the same file.
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("locking the cache of tailscaled: %w", err)
-	}
-	path := filepath.Join(dir, "tailscaled")
-	if _, err := os.Stat(path); err != nil {
-		_, _ = fmt.Fprintln(progress, "Building tailscaled, which takes minutes")
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "tailscale.com/cmd/tailscaled")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building tailscaled: %w\n%s", err, out)
-	}
-	return path, nil
-}
 
 // process is a child whose id is on record while it runs.
 type process struct {

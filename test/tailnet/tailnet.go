@@ -39,6 +39,7 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
 
+	"github.com/tailnet-egress/egress-operator/test/cluster/binaries"
 	"github.com/tailnet-egress/egress-operator/test/netlab"
 	"github.com/tailnet-egress/egress-operator/test/tailnet/control"
 )
@@ -109,11 +110,11 @@ func Start(ctx context.Context, opts Options) (*Tailnet, error) {
 		return nil, err
 	}
 	if opts.Tailscaled == "" {
-		path, err := BuildTailscaled(ctx, opts.Log)
+		dir, err := binaries.Product(ctx, opts.Log, "tailscaled")
 		if err != nil {
 			return nil, err
 		}
-		opts.Tailscaled = path
+		opts.Tailscaled = filepath.Join(dir, "tailscaled")
 	}
 	if err := os.MkdirAll(filepath.Join(opts.StateDir, pidDir), 0o755); err != nil {
 		return nil, err

@@ -30,8 +30,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // binary is one program and how it is built.
@@ -108,14 +111,23 @@ func Cluster(ctx context.Context, progress io.Writer) (string, error) {
 	return ensure(ctx, progress, append(append([]binary{}, assets...), rest...))
 }
 
-// Product builds this repository's programs and returns their directory.
-func Product(ctx context.Context, progress io.Writer) (string, error) {
+// Product builds the named programs of this repository and of tailscaled, every
+// one where none is named, and returns their directory.
+func Product(ctx context.Context, progress io.Writer, names ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
+	unlock, err := lock(root)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	dir := filepath.Join(root, "bin", "product")
 	for i, b := range product {
+		if len(names) > 0 && !slices.Contains(names, b.name) {
+			continue
+		}
 		started := time.Now()
 		if err := b.build(ctx, root, filepath.Join(dir, b.name), ""); err != nil {
 			return "", err
@@ -132,6 +144,11 @@ func ensure(ctx context.Context, progress io.Writer, wanted []binary) (string, e
 	if err != nil {
 		return "", err
 	}
+	unlock, err := lock(root)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	key, err := versionKey(root)
 	if err != nil {
 		return "", err
@@ -156,6 +173,23 @@ func ensure(ctx context.Context, progress io.Writer, wanted []binary) (string, e
 		report(progress, i+1, len(missing), b.name, time.Since(started))
 	}
 	return dir, nil
+}
+
+// lock keeps other processes, such as the tests of other packages, from building
+// the same files at the same time.
+func lock(root string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Join(root, "bin"), 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(root, "bin", ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", file.Name(), err), file.Close())
+	}
+	// Closing the file frees the lock.
+	return func() { _ = file.Close() }, nil
 }
 
 func report(progress io.Writer, i, n int, name string, took time.Duration) {
@@ -215,7 +249,7 @@ func kubernetesVersion(root string) (string, error) {
 		return "", err
 	}
 	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == "k8s.io/kubernetes" {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "k8s.io/kubernetes" {
 			return fields[1], nil
 		}
 	}
