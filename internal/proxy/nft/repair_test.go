@@ -261,6 +261,8 @@ func benchmarkProgram(b *testing.B, n int) {
 	for b.Loop() {
 		b.StopTimer()
 		nftCommand(b, host, "", "add table ip egress; add table ip6 egress; delete table ip egress; delete table ip6 egress")
+		// The kernel frees what was deleted later, and the next change waits for it.
+		time.Sleep(50 * time.Millisecond)
 		p := programmer(b, host)
 		b.StartTimer()
 		if changed, err := p.Apply(ruleset); err != nil || !changed {
