@@ -17,7 +17,10 @@ limitations under the License.
 package translate
 
 import (
+	"errors"
+
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
@@ -56,4 +59,15 @@ func OwnershipOf(svc metav1.Object, target *v1alpha1.EgressTarget) Ownership {
 func ForeignText(svc metav1.Object) string {
 	return "EgressTarget " + svc.GetNamespace() + "/" + svc.GetName() +
 		" exists and was not made for this Service: delete it, or give the Service another name"
+}
+
+// RefusedText is what a Service is told whose EgressTarget the API server
+// refuses with err.
+func RefusedText(err error) string {
+	text := err.Error()
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		text = status.Status().Message
+	}
+	return "the EgressTarget for this Service is refused: " + text
 }

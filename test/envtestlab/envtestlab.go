@@ -67,7 +67,8 @@ type Lab struct {
 	// Client reads and writes without a cache.
 	Client client.Client
 
-	env *envtest.Environment
+	env      *envtest.Environment
+	webhooks bool
 }
 
 // assetsVariable names the directory of kube-apiserver, etcd and kubectl.
@@ -177,7 +178,7 @@ func start(opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, errors.Join(err, env.Stop())
 	}
-	return &Lab{Config: cfg, Scheme: scheme, Client: c, env: env}, nil
+	return &Lab{Config: cfg, Scheme: scheme, Client: c, env: env, webhooks: opts.Webhooks}, nil
 }
 
 func moduleRoot() (string, error) {
@@ -219,7 +220,7 @@ func (l *Lab) Manager(t testing.TB, setup func(manager.Manager) error) manager.M
 		// Several managers in one process register controllers of one name.
 		Controller: config.Controller{SkipNameValidation: &skipNameValidation},
 	}
-	if served.LocalServingPort != 0 {
+	if l.webhooks {
 		opts.WebhookServer = webhook.NewServer(webhook.Options{
 			Host: served.LocalServingHost, Port: served.LocalServingPort, CertDir: served.LocalServingCertDir,
 		})
@@ -231,11 +232,15 @@ func (l *Lab) Manager(t testing.TB, setup func(manager.Manager) error) manager.M
 	if err := setup(mgr); err != nil {
 		t.Fatalf("set up a manager: %v", err)
 	}
+	if l.webhooks {
+		// Asking for the server has the manager start it.
+		mgr.GetWebhookServer()
+	}
 	run(t, mgr)
 	if !mgr.GetCache().WaitForCacheSync(t.Context()) {
 		t.Fatal("the manager's cache did not sync")
 	}
-	if served.LocalServingPort != 0 {
+	if l.webhooks {
 		waitForTLS(t, net.JoinHostPort(served.LocalServingHost, strconv.Itoa(served.LocalServingPort)))
 	}
 	return mgr

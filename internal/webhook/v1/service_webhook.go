@@ -21,7 +21,6 @@ package v1
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -159,8 +158,7 @@ func (v *ServiceValidator) ask(ctx context.Context, svc *corev1.Service, result 
 	switch {
 	case err == nil:
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsConflict(err):
-		return refusal(svc, field.ErrorList{field.Invalid(field.NewPath("metadata"), svc.Name,
-			fmt.Sprintf("the EgressTarget for this Service is refused: %v", err))})
+		return refusal(svc, field.ErrorList{field.Invalid(field.NewPath("metadata"), svc.Name, translate.RefusedText(err))})
 	default:
 		logf.FromContext(ctx).Info("Skipped the dry run of an EgressTarget", "reason", err.Error())
 	}
