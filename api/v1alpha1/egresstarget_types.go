@@ -45,7 +45,7 @@ type EgressTargetSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:XValidation:rule="self.size() == 1 || self.all(p, has(p.name))",message="every port needs a name when there are several"
-	// +kubebuilder:validation:XValidation:rule="self.all(p, !has(p.name) || self.exists_one(q, has(q.name) && q.name == p.name))",message="port names must be unique"
+	// +kubebuilder:validation:XValidation:rule="self.size() > 256 || self.all(p, !has(p.name) || self.exists_one(q, has(q.name) && q.name == p.name))",message="port names must be unique"
 	Ports []TargetPort `json:"ports,omitempty"`
 
 	// proxyGroup names the ProxyGroup whose proxies carry the traffic (high

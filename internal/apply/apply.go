@@ -23,6 +23,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,6 +47,9 @@ type Applier struct {
 	Client client.Client
 	// FieldOwner is the field manager; one per controller.
 	FieldOwner string
+	// Sent, where set, keeps what was sent from being sent again while a cache has
+	// not caught up with it.
+	Sent *Sent
 }
 
 // Apply makes the fields of desired so, and releases those that this owner set
@@ -56,27 +60,39 @@ type Applier struct {
 // A metadata.uid or metadata.resourceVersion in desired is a precondition: the
 // API server answers Conflict where the object differs.
 func (a Applier) Apply(ctx context.Context, desired runtime.ApplyConfiguration, live client.Object) (bool, error) {
-	body, same, err := a.compare(desired, live, "")
-	if err != nil || same {
-		return false, err
-	}
-	err = a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(body), client.FieldOwner(a.FieldOwner), client.ForceOwnership)
-	if err != nil {
-		return false, fmt.Errorf("apply %s: %w", describe(body), err)
-	}
-	return true, nil
+	return a.apply(desired, live, "", func(body runtime.ApplyConfiguration) error {
+		return a.Client.Apply(ctx, body, client.FieldOwner(a.FieldOwner), client.ForceOwnership)
+	})
 }
 
 // ApplyStatus is Apply for the status subresource.
 func (a Applier) ApplyStatus(ctx context.Context, desired runtime.ApplyConfiguration, live client.Object) (bool, error) {
-	body, same, err := a.compare(desired, live, statusSubresource)
+	return a.apply(desired, live, statusSubresource, func(body runtime.ApplyConfiguration) error {
+		return a.Client.Status().Apply(ctx, body, client.FieldOwner(a.FieldOwner), client.ForceOwnership)
+	})
+}
+
+// Behind is whether live, as observed, lacks the status that this owner has
+// written meanwhile: what is computed from it would be out of date.
+func (a Applier) Behind(live client.Object) bool { return a.Sent.behind(live, statusSubresource) }
+
+func (a Applier) apply(desired runtime.ApplyConfiguration, live client.Object, subresource string, send func(runtime.ApplyConfiguration) error) (bool, error) {
+	body, same, err := a.compare(desired, live, subresource)
 	if err != nil || same {
 		return false, err
 	}
-	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(body), client.FieldOwner(a.FieldOwner), client.ForceOwnership)
+	content, err := body.MarshalJSON()
 	if err != nil {
-		return false, fmt.Errorf("apply status of %s: %w", describe(body), err)
+		return false, fmt.Errorf("encode %s: %w", describe(body), err)
 	}
+	if a.Sent.already(live, subresource, content) {
+		return false, nil
+	}
+	what := strings.TrimSpace(subresource + " " + describe(body))
+	if err := send(client.ApplyConfigurationFromUnstructured(body)); err != nil {
+		return false, fmt.Errorf("apply %s: %w", what, err)
+	}
+	a.Sent.remember(live, subresource, content, body)
 	return true, nil
 }
 

@@ -19,9 +19,7 @@ package apply_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,41 +35,15 @@ import (
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
 	v1alpha1ac "github.com/tailnet-egress/egress-operator/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"github.com/tailnet-egress/egress-operator/internal/apply"
+	"github.com/tailnet-egress/egress-operator/test/envtestlab"
 )
 
-var server client.Client
-
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	env := &envtest.Environment{CRDDirectoryPaths: []string{filepath.Join("..", "..", "config", "crd", "bases")}, ErrorIfCRDPathMissing: true}
-	config, err := env.Start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start the API server:", err)
-		return 1
-	}
-	defer func() {
-		if err := env.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stop the API server:", err)
-		}
-	}()
-	if server, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(envtestlab.Main(m)) }
 
 type testCase struct {
 	desired func() runtime.ApplyConfiguration
@@ -220,12 +192,13 @@ func cases() map[string]testCase {
 // TestApply holds for every kind: the first apply writes, the second does not, an
 // edit of ours is put back, what others added stays, and wanting less removes it.
 func TestApply(t *testing.T) {
+	server := envtestlab.Shared(t, envtestlab.Options{}).Client
 	for name, tc := range cases() {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			applier := apply.Applier{Client: server, FieldOwner: "test"}
 			must(t, applier, tc.desired(), nil, true)
-			live := get(ctx, t, tc)
+			live := get(ctx, t, server, tc)
 			must(t, applier, tc.desired(), live, false)
 
 			edited := live.DeepCopyObject().(client.Object)
@@ -233,13 +206,13 @@ func TestApply(t *testing.T) {
 			if err := server.Update(ctx, edited, client.FieldOwner("somebody")); err != nil {
 				t.Fatal(err)
 			}
-			must(t, applier, tc.desired(), get(ctx, t, tc), true)
-			must(t, applier, tc.desired(), get(ctx, t, tc), false)
+			must(t, applier, tc.desired(), get(ctx, t, server, tc), true)
+			must(t, applier, tc.desired(), get(ctx, t, server, tc), false)
 
-			must(t, applier, tc.fewer(), get(ctx, t, tc), true)
-			must(t, applier, tc.fewer(), get(ctx, t, tc), false)
+			must(t, applier, tc.fewer(), get(ctx, t, server, tc), true)
+			must(t, applier, tc.fewer(), get(ctx, t, server, tc), false)
 			t.Cleanup(func() {
-				o := get(context.Background(), t, tc)
+				o := get(context.Background(), t, server, tc)
 				o.SetFinalizers(nil)
 				_ = server.Update(context.Background(), o)
 				_ = server.Delete(context.Background(), o)
@@ -249,6 +222,7 @@ func TestApply(t *testing.T) {
 }
 
 func TestApplyStatus(t *testing.T) {
+	server := envtestlab.Shared(t, envtestlab.Options{}).Client
 	ctx := t.Context()
 	applier := apply.Applier{Client: server, FieldOwner: "test"}
 	target := &v1alpha1.EgressTarget{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: "default"},
@@ -286,7 +260,7 @@ func must(t *testing.T, applier apply.Applier, desired runtime.ApplyConfiguratio
 	}
 }
 
-func get(ctx context.Context, t *testing.T, tc testCase) client.Object {
+func get(ctx context.Context, t *testing.T, server client.Client, tc testCase) client.Object {
 	t.Helper()
 	var named struct {
 		Metadata struct{ Name string }
@@ -303,4 +277,33 @@ func get(ctx context.Context, t *testing.T, tc testCase) client.Object {
 		t.Fatal(err)
 	}
 	return live
+}
+
+// TestSent holds that a cache which lags behind causes no second write, and that
+// anything but a repetition is written.
+func TestSent(t *testing.T) {
+	server := envtestlab.Shared(t, envtestlab.Options{}).Client
+	applier := apply.Applier{Client: server, FieldOwner: "test", Sent: &apply.Sent{}}
+	desired := func(value string) runtime.ApplyConfiguration {
+		return corev1ac.ConfigMap("sent", "default").WithData(map[string]string{"k": value})
+	}
+	observe := func() client.Object {
+		live := &corev1.ConfigMap{}
+		if err := server.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "sent"}, live); err != nil {
+			t.Fatal(err)
+		}
+		return live
+	}
+	must(t, applier, desired("1"), nil, true)
+	first := observe()
+	must(t, applier, desired("2"), first, true)
+	must(t, applier, desired("2"), first, false)
+	must(t, applier, desired("3"), first, true)
+	third := observe()
+	must(t, applier, desired("3"), third, false)
+	must(t, applier, desired("2"), third, true)
+	if err := server.Delete(t.Context(), third); err != nil {
+		t.Fatal(err)
+	}
+	must(t, applier, desired("2"), nil, true)
 }

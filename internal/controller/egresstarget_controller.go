@@ -40,6 +40,9 @@ const (
 	// conflictDelay is how soon a pass that somebody else was faster than runs
 	// again: caches have caught up by then.
 	conflictDelay = 200 * time.Millisecond
+	// staleDelay is how soon a pass runs again whose cache lags behind our own write
+	// of the status; the watch event of that write is usually sooner.
+	staleDelay = 100 * time.Millisecond
 	// pollInterval is how often what cannot be watched is looked at.
 	pollInterval = 30 * time.Second
 )
@@ -72,6 +75,9 @@ func (r *EgressTargetReconciler) Reconcile(ctx context.Context, req ctrl.Request
 	}
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if r.Applier.Behind(observed.Target) {
+		return ctrl.Result{RequeueAfter: staleDelay}, nil
 	}
 	if !observed.Target.DeletionTimestamp.IsZero() {
 		return r.retry(ctx, r.finalize(ctx, observed.Target))

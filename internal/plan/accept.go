@@ -115,7 +115,12 @@ func proxyTarget(target *v1alpha1.EgressTarget) (proxyconfig.Target, error) {
 		}
 		t.Destination.IP = t.Destination.IP.Unmap()
 	}
+	seen := map[string]bool{}
 	for i, port := range target.Spec.Ports {
+		if port.Name != "" && seen[port.Name] {
+			return t, fmt.Errorf("spec.ports[%d].name: %q is the name of another port: port names must be unique", i, port.Name)
+		}
+		seen[port.Name] = true
 		listen, to := port.Port, cmp.Or(port.TargetPort, port.Port)
 		if listen < 1 || listen > 65535 || to < 1 || to > 65535 {
 			return t, fmt.Errorf("spec.ports[%d]: %d to %d: a port is 1-65535", i, listen, to)

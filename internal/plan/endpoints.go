@@ -47,8 +47,12 @@ func (p *pass) backingService() Child {
 		WithIPFamilyPolicy(corev1.IPFamilyPolicyPreferDualStack)
 	for _, port := range p.Target.Spec.Ports {
 		// Clients of a headless Service dial the Pod itself.
-		spec.WithPorts(corev1ac.ServicePort().WithName(port.Name).WithPort(port.Port).WithProtocol(protocol(port)).
-			WithTargetPort(intstr.FromInt32(port.Port)))
+		applied := corev1ac.ServicePort().WithPort(port.Port).WithProtocol(protocol(port)).WithTargetPort(intstr.FromInt32(port.Port))
+		if port.Name != "" {
+			// The API server does not store an empty name.
+			applied.WithName(port.Name)
+		}
+		spec.WithPorts(applied)
 	}
 	out := child[*corev1.Service](p, corev1ac.Service(p.service.Name, p.service.Namespace).WithLabels(p.labels).WithSpec(spec),
 		p.service.Namespace, p.service.Name)
