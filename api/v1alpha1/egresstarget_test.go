@@ -28,10 +28,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
 	"github.com/tailnet-egress/egress-operator/test/envtestlab"
@@ -141,7 +143,6 @@ func TestBadTargets(t *testing.T) {
 		mutate     func(*v1alpha1.EgressTarget)
 		wantErrors []string
 	}{
-		{"no destination", func(t *v1alpha1.EgressTarget) { t.Spec.Destination = v1alpha1.Destination{} }, []string{"spec.destination"}},
 		{"two destinations", func(t *v1alpha1.EgressTarget) { t.Spec.Destination.IP = "100.64.0.9" },
 			[]string{"spec.destination must have exactly one of fqdn and ip"}},
 		{"a name of one label", fqdn("localhost"), []string{"spec.destination.fqdn", `"localhost" does not appear to be a valid MagicDNS name: expected two or more labels`}},
@@ -200,6 +201,35 @@ func TestBadTargets(t *testing.T) {
 	list := &v1alpha1.EgressTargetList{}
 	if err := l.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil || len(list.Items) > 0 {
 		t.Errorf("%d EgressTargets were stored: %v", len(list.Items), err)
+	}
+}
+
+// What the Go types leave out, people write.
+func TestBadManifests(t *testing.T) {
+	l := lab(t)
+	namespace := l.Namespace(t)
+	for _, tc := range []struct{ name, spec, want string }{
+		{"no destination", `{serviceName: db}`, "spec.destination: Required value"},
+		{"an empty destination", `{destination: {}}`, "spec.destination"},
+		{"an empty name", `{destination: {fqdn: ""}}`, "spec.destination.fqdn"},
+		{"an empty address", `{destination: {ip: ""}}`, "spec.destination.ip"},
+		{"an empty group", `{destination: {ip: 100.64.0.9}, proxyGroup: "", ports: [{port: 1}]}`, "spec.proxyGroup"},
+		{"an empty list of ports", `{destination: {ip: 100.64.0.9}, ports: []}`, "spec.ports"},
+		{"a port without a number", `{destination: {ip: 100.64.0.9}, ports: [{name: a}]}`, "spec.ports[0].port: Required value"},
+		{"a number as text", `{destination: {ip: 100.64.0.9}, ports: [{port: "80"}]}`, "spec.ports[0].port"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			object := &unstructured.Unstructured{Object: map[string]any{}}
+			if err := yaml.Unmarshal([]byte("spec: "+tc.spec), &object.Object); err != nil {
+				t.Fatal(err)
+			}
+			object.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("EgressTarget"))
+			object.SetNamespace(namespace)
+			object.SetName("db")
+			if err := l.Client.Create(t.Context(), object); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 

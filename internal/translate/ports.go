@@ -29,7 +29,7 @@ import (
 )
 
 // maxPorts is the limit of spec.ports.
-const maxPorts = 1024
+const maxPorts = 512
 
 type portKey struct {
 	protocol corev1.Protocol

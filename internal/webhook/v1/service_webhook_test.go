@@ -75,7 +75,7 @@ func TestBadServicesAreRefused(t *testing.T) {
 		{"class", annotate(v1alpha1.AnnotationTailnetFQDN, fqdn, v1alpha1.AnnotationProxyClass, "Prod_1"), `"Prod_1" is not the name of a ProxyClass`},
 		{"sctp", ports(corev1.ServicePort{Port: 5000, Protocol: corev1.ProtocolSCTP}), `spec.ports[0].protocol: "SCTP" is not supported: use TCP or UDP`},
 		{"health-port", ports(corev1.ServicePort{Port: v1alpha1.ProxyHealthPort}), "spec.ports[0].port: 9002/TCP is used by a standalone proxy itself"},
-		{"many-ports", manyPorts, "spec.ports has 1025 ports, at most 1024 are allowed"},
+		{"many-ports", manyPorts, "spec.ports has 513 ports, at most 512 are allowed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			svc := a.service(tc.name, tc.edit)
@@ -94,7 +94,7 @@ func TestBadServicesAreRefused(t *testing.T) {
 }
 
 func manyPorts(svc *corev1.Service) {
-	for i := range int32(1025) {
+	for i := range int32(513) {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "p" + strconv.Itoa(int(i)), Port: i + 1})
 	}
 }
