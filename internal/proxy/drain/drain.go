@@ -50,6 +50,8 @@ const (
 type Drain struct {
 	begun, cap, lastOpen time.Time
 	sawFlows             bool
+	// resetAt is when flows began to be reset; zero before.
+	resetAt time.Time
 }
 
 // Begin starts a drain that lasts at most that long before flows are reset.
@@ -63,12 +65,19 @@ func (d *Drain) Step(now time.Time, open int) Phase {
 	if open != 0 {
 		d.sawFlows, d.lastOpen = true, now
 	}
-	switch {
-	case now.Sub(d.lastOpen) >= Idle && (!d.sawFlows || now.Sub(d.begun) >= Settle):
-		return Done
-	case now.Before(d.cap):
-		return Serving
-	case open == 0, !now.Before(d.cap.Add(ResetTime)):
+	if d.resetAt.IsZero() {
+		switch {
+		case now.Sub(d.lastOpen) >= Idle && (!d.sawFlows || now.Sub(d.begun) >= Settle):
+			return Done
+		case now.Before(d.cap):
+			return Serving
+		case open == 0:
+			return Done
+		}
+		d.resetAt = now
+	}
+	// The clients' next packets have to meet somebody who resets them.
+	if now.Sub(d.resetAt) >= ResetTime {
 		return Done
 	}
 	return Resetting

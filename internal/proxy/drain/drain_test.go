@@ -34,7 +34,8 @@ func TestDrain(t *testing.T) {
 		"a short flow, then others arrive": {{0, 1, Serving}, {s / 2, 0, Serving}, {2 * s, 0, Serving}, {2*s + s/2, 1, Serving}, {3 * s, 0, Serving}, {3*s + s/2, 0, Done}},
 		"one arrives late":                 {{0, 0, Serving}, {s / 2, 2, Serving}, {2 * s, 0, Serving}, {3 * s, 0, Done}},
 		"after the cap flows are reset":    {{0, 3, Serving}, {20*s - 1, 3, Serving}, {20 * s, 3, Resetting}, {21 * s, 2, Resetting}, {22 * s, 1, Done}},
-		"all are reset early":              {{0, 1, Serving}, {20 * s, 1, Resetting}, {20*s + s/4, 0, Done}},
+		"resetting outlives its flows":     {{0, 1, Serving}, {20 * s, 1, Resetting}, {20*s + s/4, 0, Resetting}, {21*s + s/2, 0, Resetting}, {22 * s, 0, Done}},
+		"the last ends at the cap":         {{0, 1, Serving}, {19*s + s/2, 1, Serving}, {20 * s, 0, Done}},
 		"flows cannot be counted":          {{0, -1, Serving}, {19 * s, -1, Serving}, {20 * s, -1, Resetting}, {22 * s, -1, Done}},
 	}
 	for what, steps := range cases {
