@@ -1,0 +1,127 @@
+/*
+Copyright 2026 The egress-operator Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child whose id is on record while it runs.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	record string
+	done   chan struct{}
+}
+
+// startProcess starts the command as dirs' process name: its output goes to
+// its log, its id on record.
+func startProcess(d dirs, name string, cmd *exec.Cmd) (*process, error) {
+	out, err := os.OpenFile(d.log(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() //nolint:errcheck // The child has its own descriptor.
+	cmd.Stdout, cmd.Stderr = out, out
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	// A person's Ctrl-C must not reach the child before its owner ends it.
+	cmd.SysProcAttr.Setpgid = true
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	p := &process{name: name, cmd: cmd, record: filepath.Join(d.pids(), name), done: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.done)
+	}()
+	started, err := startTime(cmd.Process.Pid)
+	if err == nil {
+		err = os.WriteFile(p.record, fmt.Appendf(nil, "%d %s\n", cmd.Process.Pid, started), 0o644)
+	}
+	if err != nil {
+		p.kill()
+		return nil, fmt.Errorf("recording process %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// kill ends the process at once and returns when it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	_ = os.Remove(p.record)
+}
+
+// startTime returns when a process started, in clock ticks since boot: together
+// with its id it names the process for good.
+func startTime(pid int) (string, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	// The fields after the name, which is in brackets and may hold anything.
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	const startTimeField = 19
+	if len(fields) <= startTimeField {
+		return "", fmt.Errorf("unexpected form of /proc/%d/stat", pid)
+	}
+	return fields[startTimeField], nil
+}
+
+// recordedPID returns the id of the process that a record is about, 0 when it
+// is not running any more.
+func recordedPID(record string) (int, error) {
+	raw, err := os.ReadFile(record)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	number, recorded, _ := strings.Cut(strings.TrimSpace(string(raw)), " ")
+	pid, err := strconv.Atoi(number)
+	if err != nil || pid <= 1 {
+		return 0, nil // Half-written when the machine crashed.
+	}
+	if started, err := startTime(pid); err != nil || started != recorded {
+		return 0, nil
+	}
+	return pid, nil
+}
+
+// endRecorded kills the process that a record is about and waits for its end.
+func endRecorded(record string) error {
+	for range 100 {
+		pid, err := recordedPID(record)
+		if err != nil || pid == 0 {
+			return err
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		time.Sleep(100 * time.Millisecond)
+	}
+	return fmt.Errorf("the process of %s did not end", record)
+}
