@@ -21,7 +21,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -68,4 +70,63 @@ func TestHostsReachEachOtherAndLeaveNothing(t *testing.T) {
 	if _, err := os.Stat("/run/netns/nltest-a"); err == nil {
 		t.Error("the namespace's file is still there")
 	}
+}
+
+func TestNoThreadKeepsANamespace(t *testing.T) {
+	Require(t)
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := NewHost("nlthr-host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
+	// So many at once that the main thread is among those asked.
+	var entered, done sync.WaitGroup
+	release := make(chan struct{})
+	for range 50 {
+		entered.Add(1)
+		done.Go(func() {
+			err := host.Do(func() error {
+				entered.Done()
+				<-release
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	entered.Wait()
+	close(release)
+	done.Wait()
+	var elsewhere []string
+	for range 50 {
+		elsewhere = threadsOutside(t, own)
+		if len(elsewhere) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("threads still in the namespace: %v", elsewhere)
+}
+
+// threadsOutside returns this process's threads in other network namespaces
+// than the one given.
+func threadsOutside(t *testing.T, own string) []string {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, task := range tasks {
+		// A thread that has ended meanwhile is in none.
+		if got, err := os.Readlink(task); err == nil && got != own {
+			out = append(out, task)
+		}
+	}
+	return out
 }
