@@ -17,9 +17,12 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"flag"
+	"fmt"
 	"os"
+	"time"
 
 	// Import all Kubernetes client auth plugins (e.g. Azure, GCP, OIDC, etc.)
 	// to ensure that exec-entrypoint and run can make use of them.
@@ -36,8 +39,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	tailscalecomv1alpha1 "github.com/tailnet-egress/egress-operator/api/v1alpha1"
+	"github.com/tailnet-egress/egress-operator/internal/apply"
 	"github.com/tailnet-egress/egress-operator/internal/controller"
+	"github.com/tailnet-egress/egress-operator/internal/observe"
+	"github.com/tailnet-egress/egress-operator/internal/plan"
+	"github.com/tailnet-egress/egress-operator/internal/tailnetapi"
 	webhookv1 "github.com/tailnet-egress/egress-operator/internal/webhook/v1"
+	"github.com/tailnet-egress/egress-operator/internal/webhookcert"
 	// +kubebuilder:scaffold:imports
 )
 
@@ -53,17 +61,14 @@ func init() {
 	// +kubebuilder:scaffold:scheme
 }
 
-// nolint:gocyclo
 func main() {
 	var metricsAddr string
 	var metricsCertPath, metricsCertName, metricsCertKey string
-	var webhookCertPath, webhookCertName, webhookCertKey string
 	var webhookPort int
 	var enableLeaderElection bool
 	var probeAddr string
 	var secureMetrics bool
-	var enableHTTP2 bool
-	var tlsOpts []func(*tls.Config)
+	var own options
 	flag.StringVar(&metricsAddr, "metrics-bind-address", "0", "The address the metrics endpoint binds to. "+
 		"Use :8443 for HTTPS or :8080 for HTTP, or leave as 0 to disable the metrics service.")
 	flag.StringVar(&probeAddr, "health-probe-bind-address", ":8081", "The address the probe endpoint binds to.")
@@ -72,57 +77,35 @@ func main() {
 			"Enabling this will ensure there is only one active controller manager.")
 	flag.BoolVar(&secureMetrics, "metrics-secure", true,
 		"If set, the metrics endpoint is served securely via HTTPS. Use --metrics-secure=false to use HTTP instead.")
-	flag.StringVar(&webhookCertPath, "webhook-cert-path", "", "The directory that contains the webhook certificate.")
-	flag.StringVar(&webhookCertName, "webhook-cert-name", "tls.crt", "The name of the webhook certificate file.")
-	flag.StringVar(&webhookCertKey, "webhook-cert-key", "tls.key", "The name of the webhook key file.")
-	flag.IntVar(&webhookPort, "webhook-port", 9443, "Port the webhook server listens on. "+
-		"Defaults to 9443. Set -1 to disable the webhook server.")
+	flag.IntVar(&webhookPort, "webhook-port", 9443, "Port the webhook server listens on.")
 	flag.StringVar(&metricsCertPath, "metrics-cert-path", "",
 		"The directory that contains the metrics server certificate.")
 	flag.StringVar(&metricsCertName, "metrics-cert-name", "tls.crt", "The name of the metrics server certificate file.")
 	flag.StringVar(&metricsCertKey, "metrics-cert-key", "tls.key", "The name of the metrics server key file.")
-	flag.BoolVar(&enableHTTP2, "enable-http2", false,
-		"If set, HTTP/2 will be enabled for the metrics and webhook servers")
-	opts := zap.Options{
-		Development: true,
-	}
+	own.register(flag.CommandLine, os.Getenv)
+	opts := zap.Options{}
 	opts.BindFlags(flag.CommandLine)
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fail(fmt.Errorf("%q is not a flag: this program takes flags only", flag.Arg(0)))
+	}
+	if err := own.complete(os.ReadFile); err != nil {
+		fail(err)
+	}
 
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&opts)))
 
-	// if the enable-http2 flag is false (the default), http/2 should be disabled
-	// due to its vulnerabilities. More specifically, disabling http/2 will
-	// prevent from being vulnerable to the HTTP/2 Stream Cancellation and
-	// Rapid Reset CVEs. For more information see:
+	// The metrics and webhook servers speak HTTP/1.1 alone, which keeps them clear
+	// of the HTTP/2 Stream Cancellation and Rapid Reset CVEs:
 	// - https://github.com/advisories/GHSA-qppj-fm5r-hxr3
 	// - https://github.com/advisories/GHSA-4374-p667-p6c8
-	disableHTTP2 := func(c *tls.Config) {
-		setupLog.Info("Disabling HTTP/2")
-		c.NextProtos = []string{"http/1.1"}
-	}
+	disableHTTP2 := func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }
 
-	if !enableHTTP2 {
-		tlsOpts = append(tlsOpts, disableHTTP2)
-	}
-
-	// Initial webhook TLS options
-	webhookTLSOpts := tlsOpts
-	webhookServerOptions := webhook.Options{
-		TLSOpts: webhookTLSOpts,
+	certificates := &webhookcert.Certificates{}
+	webhookServer := webhook.NewServer(webhook.Options{
 		Port:    webhookPort,
-	}
-
-	if len(webhookCertPath) > 0 {
-		setupLog.Info("Initializing webhook certificate watcher using provided certificates",
-			"webhook-cert-path", webhookCertPath, "webhook-cert-name", webhookCertName, "webhook-cert-key", webhookCertKey)
-
-		webhookServerOptions.CertDir = webhookCertPath
-		webhookServerOptions.CertName = webhookCertName
-		webhookServerOptions.KeyName = webhookCertKey
-	}
-
-	webhookServer := webhook.NewServer(webhookServerOptions)
+		TLSOpts: []func(*tls.Config){disableHTTP2, func(c *tls.Config) { c.GetCertificate = certificates.Get }},
+	})
 
 	// Metrics endpoint is enabled in 'config/default/kustomization.yaml'. The Metrics options configure the server.
 	// More info:
@@ -131,7 +114,7 @@ func main() {
 	metricsServerOptions := metricsserver.Options{
 		BindAddress:   metricsAddr,
 		SecureServing: secureMetrics,
-		TLSOpts:       tlsOpts,
+		TLSOpts:       []func(*tls.Config){disableHTTP2},
 	}
 
 	if secureMetrics {
@@ -143,13 +126,7 @@ func main() {
 	}
 
 	// If the certificate is not specified, controller-runtime will automatically
-	// generate self-signed certificates for the metrics server. While convenient for development and testing,
-	// this setup is not recommended for production.
-	//
-	// TODO(user): If you enable certManager, uncomment the following lines:
-	// - [METRICS-WITH-CERTS] at config/default/kustomization.yaml to generate and use certificates
-	// managed by cert-manager for the metrics server.
-	// - [PROMETHEUS-WITH-CERTS] at config/prometheus/kustomization.yaml for TLS certification.
+	// generate self-signed certificates for the metrics server.
 	if len(metricsCertPath) > 0 {
 		setupLog.Info("Initializing metrics certificate watcher using provided certificates",
 			"metrics-cert-path", metricsCertPath, "metrics-cert-name", metricsCertName, "metrics-cert-key", metricsCertKey)
@@ -159,45 +136,28 @@ func main() {
 		metricsServerOptions.KeyName = metricsCertKey
 	}
 
-	mgr, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{
+	mgr, err := newManager(ctrl.Options{
 		Scheme:                 scheme,
 		Metrics:                metricsServerOptions,
 		WebhookServer:          webhookServer,
 		HealthProbeBindAddress: probeAddr,
 		LeaderElection:         enableLeaderElection,
 		LeaderElectionID:       "7424df40.tailscale.com",
-		// LeaderElectionReleaseOnCancel defines if the leader should step down voluntarily
-		// when the Manager ends. This requires the binary to immediately end when the
-		// Manager is stopped, otherwise, this setting is unsafe. Setting this significantly
-		// speeds up voluntary leader transitions as the new leader don't have to wait
-		// LeaseDuration time first.
-		//
-		// In the default scaffold provided, the program ends immediately after
-		// the manager stops, so would be fine to enable this option. However,
-		// if you are doing or is intended to do any operation such as perform cleanups
-		// after the manager stops then its usage might be unsafe.
-		// LeaderElectionReleaseOnCancel: true,
+		// The program ends when the manager does, so that its successor need not wait
+		// for the lease to run out.
+		LeaderElectionReleaseOnCancel: true,
+		Cache:                         controller.ManagerCache(own.credentials()),
 	})
 	if err != nil {
 		setupLog.Error(err, "Failed to start manager")
 		os.Exit(1)
 	}
+	ctx := ctrl.SetupSignalHandler()
 
-	if err := (&controller.EgressTargetReconciler{
-		Client: mgr.GetClient(),
-		Scheme: mgr.GetScheme(),
-	}).SetupWithManager(mgr); err != nil {
-		setupLog.Error(err, "Failed to create controller", "controller", "egresstarget")
+	if err := addControllers(ctx, mgr, own, certificates); err != nil {
+		setupLog.Error(err, "Failed to set up manager")
 		os.Exit(1)
 	}
-	// nolint:goconst
-	if os.Getenv("ENABLE_WEBHOOKS") != "false" {
-		if err := webhookv1.SetupServiceWebhookWithManager(mgr); err != nil {
-			setupLog.Error(err, "Failed to create webhook", "webhook", "Service")
-			os.Exit(1)
-		}
-	}
-	// +kubebuilder:scaffold:builder
 
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		setupLog.Error(err, "Failed to set up health check")
@@ -208,9 +168,61 @@ func main() {
 		os.Exit(1)
 	}
 
-	setupLog.Info("Starting manager")
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+	setupLog.Info("Starting manager", "operator namespace", own.operatorNamespace, "cluster domain", own.clusterDomain)
+	if err := mgr.Start(ctx); err != nil {
 		setupLog.Error(err, "Failed to run manager")
 		os.Exit(1)
 	}
+}
+
+func newManager(opts ctrl.Options) (ctrl.Manager, error) {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	// API priority and fairness governs, and not a limit of the client's own.
+	config.QPS = -1
+	return ctrl.NewManager(config, opts)
+}
+
+// addControllers adds all that runs in the manager. The controllers wait for
+// nothing of the webhook: traffic does not depend on it.
+func addControllers(ctx context.Context, mgr ctrl.Manager, own options, certificates *webhookcert.Certificates) error {
+	children, err := controller.NewChildren(mgr, own.operatorNamespace)
+	if err != nil {
+		return err
+	}
+	if err := (&controller.EgressTargetReconciler{
+		Observer: observe.Observer{
+			Targets:     mgr.GetClient(),
+			Children:    children.GetCache(),
+			Live:        mgr.GetAPIReader(),
+			Keys:        tailnetapi.SecretKeys{Reader: mgr.GetClient(), Secret: own.credentials()},
+			DefaultTags: own.tagList(),
+			Settings:    own.settings(),
+		},
+		Applier:  apply.Applier{Client: mgr.GetClient(), FieldOwner: plan.FieldOwner, Sent: &apply.Sent{}},
+		Recorder: mgr.GetEventRecorder("egress-operator"),
+		Now:      time.Now,
+	}).SetupWithManager(ctx, mgr, children); err != nil {
+		return err
+	}
+	if err := controller.NewServiceReconciler(mgr, own.translation()).SetupWithManager(mgr); err != nil {
+		return err
+	}
+	// nolint:goconst
+	if os.Getenv("ENABLE_WEBHOOKS") != "false" {
+		if err := webhookv1.SetupServiceWebhookWithManager(mgr, own.translation()); err != nil {
+			return err
+		}
+		if err := certificates.Setup(mgr, children.GetCache(), own.certificates()); err != nil {
+			return err
+		}
+		// It shakes hands with the webhook server, so it also waits for a certificate.
+		if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
+			return fmt.Errorf("set up ready check: %w", err)
+		}
+	}
+	// +kubebuilder:scaffold:builder
+	return nil
 }
