@@ -31,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -248,7 +247,7 @@ func TestPrinterColumns(t *testing.T) {
 		}
 	}
 	byName.Status = v1alpha1.EgressTargetStatus{
-		ObservedGeneration: 1, Address: "by-name.app.svc.cluster.local", Replicas: ptr.To(int32(3)), ReadyReplicas: ptr.To(int32(2)), Ready: "2/3",
+		ObservedGeneration: 1, Address: "by-name.app.svc.cluster.local", Replicas: new(int32(3)), ReadyReplicas: new(int32(2)), Ready: "2/3",
 		DestinationIPs: []string{"100.64.0.7"},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "TargetNotFound",
 			Message: "no such device", LastTransitionTime: metav1.Now()}},

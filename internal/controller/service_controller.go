@@ -198,8 +198,27 @@ func (r *ServiceReconciler) report(ctx context.Context, svc *corev1.Service, fac
 	changed, err := r.Applier.ApplyStatus(ctx, desired, svc)
 	if changed {
 		emitChanges(r.Recorder, svc, forgetOldMistakes(previous, conditions), conditions)
+		r.tellOfTarget(svc, facts, previous, conditions)
 	}
 	return client.IgnoreNotFound(err)
+}
+
+// tellOfTarget sends what a person can do something about while the Service is
+// only pending: a name that does not exist may be a typing error.
+func (r *ServiceReconciler) tellOfTarget(svc *corev1.Service, facts status.ServiceFacts, previous []metav1.Condition, now []metav1ac.ConditionApplyConfiguration) {
+	if facts.Target == nil {
+		return
+	}
+	ready := meta.FindStatusCondition(facts.Target.Status.Conditions, v1alpha1.ConditionReady)
+	condition := conditions(now)[0]
+	if ready == nil || waiting[ready.Reason] || condition.Reason != v1alpha1.ReasonProxyPending {
+		return
+	}
+	// What was True and is no longer has been told as a change already.
+	old := meta.FindStatusCondition(previous, condition.Type)
+	if old == nil || old.Status != metav1.ConditionTrue && old.Message != condition.Message {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, ready.Reason, condition.Type, "%s", condition.Message)
+	}
 }
 
 // release lets go of a Service that is not, or no longer, ours. The target goes

@@ -50,7 +50,9 @@ func TestServiceLife(t *testing.T) {
 		t.Errorf("externalName = %q, want %q", svc.Spec.ExternalName, l.externalName("db"))
 	}
 
-	l.observe(target, 1, 1, "Accepted=True/Accepted/", "Ready=True/Ready/")
+	l.observe(target, 1, 0, "Accepted=True/Accepted/", "Ready=False/TargetNotFound/no such device")
+	l.waitForConditions(svc, "TailscaleProxyReady=False/ProxyPending/no such device")
+	l.observe(target, 1, 1, "Ready=True/Ready/")
 	l.waitForConditions(svc, "TailscaleProxyReady=True/ProxyCreated/Traffic to db.tail1234.ts.net is forwarded")
 	if got := svc.Status.Conditions[0].ObservedGeneration; got != target.Generation {
 		t.Errorf("observedGeneration = %d, want %d", got, target.Generation)
@@ -83,6 +85,7 @@ func TestServiceLife(t *testing.T) {
 	}
 	want := []string{
 		"Normal EgressTargetCreated Created EgressTarget db",
+		"Warning TargetNotFound no such device",
 		"Normal ProxyCreated Traffic to db.tail1234.ts.net is forwarded",
 		"Normal ProxyCreated Traffic to db2.tail1234.ts.net is forwarded",
 		"Warning ProxyInvalid " + translate.Message(errs),

@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -217,7 +216,7 @@ func (l *serviceLab) observe(target *v1alpha1.EgressTarget, replicas, ready int3
 	envtestlab.Eventually(l.t, soon, func() error {
 		live := l.target(target.Name)
 		live.Status.ObservedGeneration = live.Generation
-		live.Status.Replicas, live.Status.ReadyReplicas = ptr.To(replicas), ptr.To(ready)
+		live.Status.Replicas, live.Status.ReadyReplicas = &replicas, &ready
 		for _, text := range conditions {
 			name, rest, _ := strings.Cut(text, "=")
 			parts := strings.SplitN(rest, "/", 3)

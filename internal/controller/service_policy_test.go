@@ -121,7 +121,7 @@ func largeMetadata(i int, annotations map[string]string) *metav1.PartialObjectMe
 		Name: "service-" + strconv.Itoa(i), Namespace: "namespace-" + strconv.Itoa(i%100),
 		UID: types.UID(fmt.Sprintf("5f0a3a4e-0d7e-4a0c-9f7c-%012d", i)), ResourceVersion: strconv.Itoa(1_000_000 + i),
 		Labels: map[string]string{"app.kubernetes.io/name": "service", "app": strconv.Itoa(i)}, Annotations: annotations,
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 2000)}}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(strings.Repeat(" ", 2000))}},
 	}}
 }
 

@@ -19,6 +19,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"unique"
 
@@ -135,15 +136,7 @@ func pick(all map[string]string, keys []string) map[string]string {
 // concerns is whether there may be something to do for a Service: it asks for a
 // target, or it did and still has a status of ours.
 func concerns(service client.Object) bool {
-	if translate.HasTargetKey(service.GetAnnotations()) {
-		return true
-	}
-	for _, entry := range service.GetManagedFields() {
-		if ourStatus(entry) {
-			return true
-		}
-	}
-	return false
+	return translate.HasTargetKey(service.GetAnnotations()) || slices.ContainsFunc(service.GetManagedFields(), ourStatus)
 }
 
 func ourStatus(entry metav1.ManagedFieldsEntry) bool {

@@ -33,7 +33,7 @@ import (
 // seen is a target with the conditions "Type=Status/Reason/Message".
 func seen(replicas, ready int32, conditions ...string) *v1alpha1.EgressTarget {
 	target := &v1alpha1.EgressTarget{Spec: v1alpha1.EgressTargetSpec{Destination: v1alpha1.Destination{FQDN: "db.tail1234.ts.net"}}}
-	target.Status = v1alpha1.EgressTargetStatus{ObservedGeneration: 3, Replicas: ptr.To(replicas), ReadyReplicas: ptr.To(ready)}
+	target.Status = v1alpha1.EgressTargetStatus{ObservedGeneration: 3, Replicas: &replicas, ReadyReplicas: &ready}
 	for _, text := range conditions {
 		name, rest, _ := strings.Cut(text, "=")
 		parts := strings.SplitN(rest, "/", 3)
@@ -126,8 +126,8 @@ func TestServiceTimesAndGenerations(t *testing.T) {
 		want  *int64
 	}{
 		{"neither", status.ServiceFacts{}, nil},
-		{"the target's", status.ServiceFacts{Target: seen(1, 1)}, ptr.To(int64(3))},
-		{"the Service's", status.ServiceFacts{Generation: 7, Target: seen(1, 1)}, ptr.To(int64(7))},
+		{"the target's", status.ServiceFacts{Target: seen(1, 1)}, new(int64(3))},
+		{"the Service's", status.ServiceFacts{Generation: 7, Target: seen(1, 1)}, new(int64(7))},
 	} {
 		if got := one(tc.facts).ObservedGeneration; !ptr.Equal(got, tc.want) {
 			t.Errorf("%s: observedGeneration = %v, want %v", tc.name, got, tc.want)

@@ -134,7 +134,7 @@ func Shared(t testing.TB, opts Options) *Lab {
 // returns the exit code.
 func Main(m *testing.M) int {
 	flag.Parse()
-	var log io.Writer = io.Discard
+	log := io.Discard
 	if testing.Verbose() {
 		log = os.Stderr
 	}

@@ -31,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -59,7 +58,7 @@ func TestForeignEgressTargetIsNotTakenOver(t *testing.T) {
 	// be collected.
 	a.mustCreate(t, &v1alpha1.EgressTarget{
 		ObjectMeta: metav1.ObjectMeta{Name: "again", Namespace: a.namespace, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Service", Name: "again", UID: "gone", Controller: ptr.To(true)},
+			{APIVersion: "v1", Kind: "Service", Name: "again", UID: "gone", Controller: new(true)},
 		}},
 		Spec: v1alpha1.EgressTargetSpec{Destination: v1alpha1.Destination{IP: "100.64.0.9"}},
 	})
