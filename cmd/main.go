@@ -14,6 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// Command manager is the operator.
 package main
 
 import (
@@ -210,7 +211,6 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, own options, certific
 	if err := controller.NewServiceReconciler(mgr, own.translation()).SetupWithManager(mgr); err != nil {
 		return err
 	}
-	// nolint:goconst
 	if os.Getenv("ENABLE_WEBHOOKS") != "false" {
 		if err := webhookv1.SetupServiceWebhookWithManager(mgr, own.translation()); err != nil {
 			return err

@@ -180,7 +180,7 @@ func load(t *testing.T, file string) []client.Object {
 		t.Fatal(err)
 	}
 	var out []client.Object
-	for _, document := range strings.Split(string(data), "\n---\n") {
+	for document := range strings.SplitSeq(string(data), "\n---\n") {
 		if !strings.Contains(document, "kind:") {
 			continue
 		}

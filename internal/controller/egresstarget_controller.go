@@ -14,6 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// Package controller is the reconcilers: thin plumbing from observe over plan and
+// apply to status, and the watches that say when.
 package controller
 
 import (

@@ -46,8 +46,7 @@ func newTargetCollector(reader client.Reader) targetCollector {
 
 func registerMetrics(reader client.Reader) error {
 	err := metrics.Registry.Register(newTargetCollector(reader))
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		// A second manager in one process, as tests have it.
 		metrics.Registry.Unregister(already.ExistingCollector)
 		err = metrics.Registry.Register(newTargetCollector(reader))

@@ -254,19 +254,19 @@ func (w *world) config(target *v1alpha1.EgressTarget) proxyconfig.Config {
 	w.t.Helper()
 	var secret corev1.Secret
 	w.eventuallyGet(w.pod(target), &secret)
-	config, bad, err := proxyconfig.Decode(secret.Data[proxyconfig.ConfigKey])
+	wanted, bad, err := proxyconfig.Decode(secret.Data[proxyconfig.ConfigKey])
 	if err != nil || len(bad) > 0 {
 		w.t.Fatal(err, bad)
 	}
-	return config
+	return wanted
 }
 
 // proxy acknowledges the config that there is, as the Pod would.
 func (w *world) proxy(target *v1alpha1.EgressTarget, pod *corev1.Pod, edits ...func(*proxyconfig.Ack)) {
 	w.t.Helper()
-	config := w.config(target)
-	ack := proxyconfig.Ack{PodUID: string(pod.UID), ConfigGeneration: config.Generation, Connected: true}
-	for _, t := range config.Targets {
+	wanted := w.config(target)
+	ack := proxyconfig.Ack{PodUID: string(pod.UID), ConfigGeneration: wanted.Generation, Connected: true}
+	for _, t := range wanted.Targets {
 		ack.Targets = append(ack.Targets, proxyconfig.TargetAck{ID: t.ID, Revision: t.Revision, Addresses: []netip.Addr{netip.MustParseAddr("100.64.0.9")}})
 	}
 	for _, edit := range edits {

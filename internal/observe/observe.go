@@ -173,8 +173,7 @@ func (o Observer) credentials(ctx context.Context, observed *plan.Observed) erro
 		}
 	}
 	key, err := o.Keys.AuthKey(ctx, request)
-	var missing tailnetapi.NoCredentialsError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[tailnetapi.NoCredentialsError](err); ok {
 		observed.NoAuthKey = missing.Message
 		return nil
 	}
