@@ -29,6 +29,7 @@ import (
 
 	"tailscale.com/client/local"
 	"tailscale.com/ipn"
+	"tailscale.com/tailcfg"
 
 	"github.com/tailnet-egress/egress-operator/internal/proxy/resolve"
 )
@@ -39,6 +40,9 @@ const (
 	// Pauses between attempts to reach tailscaled.
 	minPause = 50 * time.Millisecond
 	maxPause = time.Second
+	// settlePoll is how often devices are asked for that cannot be reached yet: what
+	// makes them reachable is not announced.
+	settlePoll = 100 * time.Millisecond
 
 	// watchMask asks for the state, the prefs and the netmap at first, then for
 	// every change. Patches are asked for because without that each becomes a whole
@@ -186,26 +190,51 @@ func (c *Client) follow(ctx context.Context, v *view, changed func(State)) (answ
 		}
 	}()
 	for {
-		expiry := timerAt(v.nextExpiry(time.Now()))
+		due := timerAt(c.due(v, time.Now()))
 		select {
 		case n, open := <-messages:
-			expiry.Stop()
+			due.Stop()
 			if !open {
 				return answered, short(failure)
 			}
 			first := !answered
 			answered = true
-			differs, reread := v.apply(n)
+			differs, reread := v.apply(n, time.Now())
 			if differs || first {
 				changed(v.snapshot(time.Now()))
 			}
 			if reread && c.rereadRecords(ctx, v) {
 				changed(v.snapshot(time.Now()))
 			}
-		case <-expiry.C:
-			changed(v.snapshot(time.Now()))
+		case at := <-due.C:
+			if c.askForSettling(ctx, v, at) {
+				changed(v.snapshot(time.Now()))
+			}
 		}
 	}
+}
+
+// due is when a view changes without a message; zero for never.
+func (c *Client) due(v *view, now time.Time) time.Time {
+	if len(v.settling(now)) > 0 {
+		return now.Add(settlePoll)
+	}
+	return v.next(now)
+}
+
+// askForSettling looks whether new devices can be reached by now.
+func (c *Client) askForSettling(ctx context.Context, v *view, now time.Time) (changed bool) {
+	ids := v.settling(now)
+	changed = len(ids) == 0 // Something expired or settled.
+	for _, id := range ids {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		node, err := c.local.PeerByID(ctx, id)
+		cancel()
+		if err == nil && v.differ([]*tailcfg.Node{node}, nil, now) {
+			changed = true
+		}
+	}
+	return changed
 }
 
 func (c *Client) rereadRecords(ctx context.Context, v *view) (changed bool) {

@@ -33,12 +33,25 @@ import (
 // (tailscale.com/health, LoginStateWarnable).
 const loginWarning = "login-state"
 
-// member is a device of the tailnet and the time when its key expires, zero for
-// never.
+// settleTime is how long a new device may stay without a way to reach it before
+// it is used all the same.
+const settleTime = 5 * time.Second
+
+// member is a device of the tailnet.
 type member struct {
 	resolve.Peer
+	// expires is when its key does, zero for never.
 	expires time.Time
+	// reachable is whether it has told where it can be reached.
+	reachable bool
+	// settled is from when it is used though it is not reachable. A device that
+	// joins is in the netmap before anybody can reach it, and a packet sent to it in
+	// that moment begins a WireGuard handshake that is lost and made again only
+	// after five seconds.
+	settled time.Time
 }
+
+func (m member) usable(now time.Time) bool { return m.reachable || !m.settled.After(now) }
 
 // view is what the messages of a bus add up to.
 type view struct {
@@ -61,7 +74,7 @@ type view struct {
 // UpdateNetmapDelta): the first has a whole netmap. After that, SelfChange comes
 // with a whole new netmap, and then PeersChanged is all peers there are;
 // otherwise PeersChanged and PeersRemoved are differences.
-func (v *view) apply(n ipn.Notify) (changed, rereadRecords bool) {
+func (v *view) apply(n ipn.Notify, now time.Time) (changed, rereadRecords bool) {
 	if n.State != nil && v.state != *n.State {
 		v.state, changed = *n.State, true
 		v.fatal = ""
@@ -85,7 +98,7 @@ func (v *view) apply(n ipn.Notify) (changed, rereadRecords bool) {
 		for _, p := range n.NetMap.Peers {
 			peers[p.ID()] = memberOf(p)
 		}
-		changed = v.replace(peers) || changed
+		changed = v.replace(peers, now) || changed
 		changed = v.self(n.NetMap.SelfNode) || changed
 		changed = v.setRecords(n.NetMap.DNS.ExtraRecords) || changed
 	case n.SelfChange != nil:
@@ -93,23 +106,37 @@ func (v *view) apply(n ipn.Notify) (changed, rereadRecords bool) {
 		for _, p := range n.PeersChanged {
 			peers[p.ID] = memberOf(p.View())
 		}
-		changed = v.replace(peers) || changed
+		changed = v.replace(peers, now) || changed
 		changed = v.self(n.SelfChange.View()) || changed
 		rereadRecords = true
 	default:
-		changed = v.differ(n.PeersChanged, n.PeersRemoved) || changed
+		changed = v.differ(n.PeersChanged, n.PeersRemoved, now) || changed
 	}
 	return changed, rereadRecords
 }
 
 // replace takes a whole netmap.
-func (v *view) replace(peers map[tailcfg.NodeID]member) bool {
+func (v *view) replace(peers map[tailcfg.NodeID]member, now time.Time) bool {
+	if v.mapped {
+		for id, m := range peers {
+			peers[id] = v.settle(id, m, now)
+		}
+	}
 	same := v.mapped && maps.EqualFunc(v.peers, peers, member.equal)
 	v.peers, v.mapped = peers, true
 	return !same
 }
 
-func (v *view) differ(changed []*tailcfg.Node, removed []tailcfg.NodeID) bool {
+// settle gives a device that is new the time to become reachable.
+func (v *view) settle(id tailcfg.NodeID, m member, now time.Time) member {
+	m.settled = now.Add(settleTime)
+	if old, found := v.peers[id]; found {
+		m.settled = old.settled
+	}
+	return m
+}
+
+func (v *view) differ(changed []*tailcfg.Node, removed []tailcfg.NodeID, now time.Time) bool {
 	differs := false
 	if v.peers == nil {
 		v.peers = map[tailcfg.NodeID]member{}
@@ -121,13 +148,24 @@ func (v *view) differ(changed []*tailcfg.Node, removed []tailcfg.NodeID) bool {
 		}
 	}
 	for _, node := range changed {
-		m := memberOf(node.View())
+		m := v.settle(node.ID, memberOf(node.View()), now)
 		if old, found := v.peers[node.ID]; !found || !old.equal(m) {
 			v.peers[node.ID] = m
 			differs = true
 		}
 	}
 	return differs
+}
+
+// settling are the devices that are not used yet.
+func (v *view) settling(now time.Time) []tailcfg.NodeID {
+	var ids []tailcfg.NodeID
+	for id, m := range v.peers {
+		if !m.usable(now) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (v *view) self(node tailcfg.NodeView) bool {
@@ -162,6 +200,9 @@ func (v *view) netmap(now time.Time) *resolve.Netmap {
 	}
 	n := &resolve.Netmap{Own: v.device.IPs, Records: v.records, Peers: make([]resolve.Peer, 0, len(v.peers))}
 	for _, m := range v.peers {
+		if !m.usable(now) {
+			continue
+		}
 		p := m.Peer
 		p.Expired = p.Expired || !m.expires.IsZero() && !m.expires.After(now)
 		n.Peers = append(n.Peers, p)
@@ -170,20 +211,23 @@ func (v *view) netmap(now time.Time) *resolve.Netmap {
 	return n
 }
 
-// nextExpiry is the first time after now when a peer's key expires; zero for
-// never. Peers that came with a difference are not followed by tailscaled.
-func (v *view) nextExpiry(now time.Time) time.Time {
+// next is the first time after now when a peer's key expires or a peer settles;
+// zero for never. Peers that came with a difference are not followed by
+// tailscaled.
+func (v *view) next(now time.Time) time.Time {
 	var next time.Time
 	for _, m := range v.peers {
-		if !m.Expired && m.expires.After(now) && (next.IsZero() || m.expires.Before(next)) {
-			next = m.expires
+		for _, at := range []time.Time{m.expires, m.settled} {
+			if at.After(now) && (next.IsZero() || at.Before(next)) {
+				next = at
+			}
 		}
 	}
 	return next
 }
 
 func (m member) equal(other member) bool {
-	return m.Peer.Equal(other.Peer) && m.expires.Equal(other.expires)
+	return m.Peer.Equal(other.Peer) && m.expires.Equal(other.expires) && m.reachable == other.reachable
 }
 
 func memberOf(node tailcfg.NodeView) member {
@@ -197,7 +241,7 @@ func memberOf(node tailcfg.NodeView) member {
 		}
 		p.Routes = append(p.Routes, prefix)
 	}
-	return member{Peer: p, expires: node.KeyExpiry()}
+	return member{Peer: p, expires: node.KeyExpiry(), reachable: node.HomeDERP() != 0 || node.Endpoints().Len() > 0}
 }
 
 // addresses are IPv4 first.
