@@ -133,6 +133,8 @@ func matchExprs(m rules.Match, f rules.Family) []expr.Any {
 	case rules.ToElsewhere:
 		return compare(&expr.Fib{Register: firstWord, ResultADDRTYPE: true, FlagDADDR: true}, true,
 			binaryutil.NativeEndian.PutUint32(rtnLocal))
+	case rules.RouteElsewhere:
+		return compare(&expr.Fib{Register: firstWord, ResultOIFNAME: true, FlagDADDR: true}, true, ifName(m.Interface))
 	case rules.Protocol:
 		return protocolIs(m.Number)
 	case rules.DestinationPort:

@@ -17,15 +17,19 @@ limitations under the License.
 package nft_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/tailnet-egress/egress-operator/internal/proxy/conntrack"
+	"github.com/tailnet-egress/egress-operator/internal/proxy/forwarding"
 	"github.com/tailnet-egress/egress-operator/internal/proxy/nft"
 	"github.com/tailnet-egress/egress-operator/internal/proxy/rules"
 	"github.com/tailnet-egress/egress-operator/internal/proxyconfig"
@@ -180,37 +184,58 @@ func TestChangesLeaveNothing(t *testing.T) {
 	verify(t, p, false)
 }
 
-const childNetNS = "EGRESS_TEST_NETNS"
+const unprivileged = "EGRESS_TEST_UNPRIVILEGED"
 
-// The same binary, started without any capability but NET_ADMIN, does this.
-func TestUnprivilegedChild(t *testing.T) {
-	if os.Getenv(childNetNS) == "" {
-		t.Skip("only runs as a child of TestNetAdminIsEnough")
+// TestMain lets TestNetAdminIsEnough start this binary without privileges.
+func TestMain(m *testing.M) {
+	if os.Getenv(unprivileged) == "" {
+		os.Exit(m.Run())
 	}
-	p, err := nft.Open()
-	if err != nil {
-		t.Fatal(err)
+	if err := errors.Join(programUnprivileged(), forwardUnprivileged()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	apply(t, p, many(50_000), true)
-	apply(t, p, examples()["listeners"], true)
-	verify(t, p, false)
 }
 
+func programUnprivileged() error {
+	p, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	for _, in := range []rules.Input{many(50_000), examples()["listeners"]} {
+		if changed, err := p.Apply(rules.Compile(in)); err != nil || !changed {
+			return fmt.Errorf("apply: %t, %w", changed, err)
+		}
+	}
+	flows, err := conntrack.Open()
+	if err != nil {
+		return err
+	}
+	_, err = flows.Delete(func(rules.Flow) bool { return true })
+	return err
+}
+
+func forwardUnprivileged() error {
+	changed, err := forwarding.EnableIPv4()
+	if err == nil && len(changed) != 2 {
+		err = fmt.Errorf("forwarding changed for %v, want two interfaces", changed)
+	}
+	return err
+}
+
+// As in a Pod, where everything but NET_ADMIN is dropped.
 func TestNetAdminIsEnough(t *testing.T) {
 	host, _ := space(t, "nftcap")
-	capsh, err := exec.LookPath("setpriv")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED HERE: setpriv is not installed (package util-linux)")
-	}
-	ns := "/run/netns/" + host.Namespace
-	command := host.Command(t.Context(), capsh, "--reuid=65532", "--regid=65532", "--clear-groups", "--no-new-privs",
-		"--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--bounding-set=-all,+net_admin",
-		testBinary(t), "-test.run=^TestUnprivilegedChild$", "-test.v")
-	command.Env = append(os.Environ(), childNetNS+"="+ns)
-	out, err := command.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestUnprivilegedChild") {
+	check(t, host.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: rules.Tunnel})
+	}))
+	command := host.Command(t.Context(), "setpriv", "--reuid=65532", "--regid=65532", "--clear-groups", "--no-new-privs",
+		"--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--bounding-set=-all,+net_admin", testBinary(t))
+	command.Env = append(os.Environ(), unprivileged+"=1")
+	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	apply(t, programmer(t, host), examples()["listeners"], false)
 }
 
 // testBinary is this test binary where another user can run it.

@@ -48,6 +48,7 @@ func (in Input) chains(t Table) []Chain {
 	return []Chain{
 		{Name: "reply", Type: Filter, Hook: Prerouting, Priority: Mangle, Rules: t.reply()},
 		{Name: "prerouting", Type: NAT, Hook: Prerouting, Priority: DstNAT, Rules: in.prerouting(t)},
+		{Name: "unroutable", Type: Filter, Hook: Prerouting, Priority: FilterPriority, Rules: unroutable()},
 		{Name: "input", Type: Filter, Hook: InputHook, Priority: FilterPriority, Rules: in.input(t)},
 		{Name: "forward", Type: Filter, Hook: Forward, Priority: FilterPriority, Rules: t.forward()},
 		{Name: "output", Type: Route, Hook: Output, Priority: Mangle, Rules: t.output()},
@@ -76,6 +77,13 @@ func (in Input) prerouting(t Table) []Rule {
 		rule(Accept{}, DestinationPort{Protocol: UDP, Port: in.TailscaledPort}),
 		rule(forward),
 	}
+}
+
+// unroutable refuses clients while no route leads into the tunnel. The forward
+// chain would be late: by then the kernel has sent a client of UDP the advice to
+// use another router, which translation drops, and then limits further ICMP to it.
+func unroutable() []Rule {
+	return refuse(ConnState{States: New}, notFromTunnel, Translated{}, RouteElsewhere{Interface: Tunnel})
 }
 
 // input refuses whatever is new and not for the Pod itself: listeners of targets

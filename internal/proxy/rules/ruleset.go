@@ -155,6 +155,9 @@ type (
 	}
 	// ToElsewhere is a destination that is no address of the Pod.
 	ToElsewhere struct{}
+	// RouteElsewhere is a destination whose route does not lead out of the interface
+	// of that name, or that has no route.
+	RouteElsewhere struct{ Interface string }
 	// Protocol is the number of the transport protocol.
 	Protocol struct{ Number uint8 }
 	// DestinationPort is a port of TCP or UDP.
@@ -199,6 +202,7 @@ const (
 func (InInterface) match()     {}
 func (OutInterface) match()    {}
 func (ToElsewhere) match()     {}
+func (RouteElsewhere) match()  {}
 func (Protocol) match()        {}
 func (DestinationPort) match() {}
 func (TCPFlags) match()        {}

@@ -106,6 +106,8 @@ func matchText(m Match, f Family) string {
 		return fmt.Sprintf("oifname %s%q", not(m.Not), m.Name)
 	case ToElsewhere:
 		return "fib daddr type != local"
+	case RouteElsewhere:
+		return fmt.Sprintf("fib daddr oifname != %q", m.Interface)
 	case Protocol:
 		return "meta l4proto " + protocolName(m.Number)
 	case DestinationPort:

@@ -50,6 +50,9 @@ func trace(t Table, p packet) string {
 		// Only the first packet of a connection sees this chain.
 		p.run(t, "prerouting")
 	}
+	if _, refused := p.run(t, "unroutable").(Reject); refused {
+		return "refused"
+	}
 	hook := "forward"
 	if slices.Contains(pod, p.dst.Addr()) {
 		hook, p.out = "input", ""
@@ -118,6 +121,8 @@ func (p *packet) matches(m Match) bool {
 		return p.out == m.Name != m.Not
 	case ToElsewhere:
 		return !slices.Contains(pod, p.dst.Addr())
+	case RouteElsewhere:
+		return p.out != m.Interface
 	case Protocol:
 		return p.protocol == m.Number
 	case DestinationPort:
