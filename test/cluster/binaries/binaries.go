@@ -84,17 +84,49 @@ var product = []binary{
 }
 
 // Missing says in a sentence what this machine lacks to build a cluster's
-// binaries, "" where it lacks nothing.
+// programs, "" where it lacks nothing.
 func Missing() string {
-	for program, hint := range map[string]string{"go": "install Go", "gcc": "apt-get install gcc", "pkg-config": "apt-get install pkg-config"} {
+	if _, err := exec.LookPath("go"); err != nil {
+		return "go is not installed: see https://go.dev/doc/install"
+	}
+	packages := missingForC()
+	if len(packages) == 0 || runcIsThere() {
+		return ""
+	}
+	list := strings.Join(packages, " ")
+	return fmt.Sprintf("building runc needs what is not installed: apt-get install %s (or the package runc itself)", list)
+}
+
+// missingForC are the Debian packages that are not installed and that a program
+// needs which is partly C, such as runc.
+func missingForC() []string {
+	var out []string
+	for _, program := range []string{"gcc", "pkg-config"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Sprintf("%s is not installed: %s", program, hint)
+			out = append(out, program)
 		}
 	}
 	if exec.Command("pkg-config", "--exists", "libseccomp").Run() != nil {
-		return "the headers of libseccomp are not installed: apt-get install libseccomp-dev"
+		out = append(out, "libseccomp-dev")
 	}
-	return ""
+	return out
+}
+
+// runcIsThere is whether runc was built before or is installed.
+func runcIsThere() bool {
+	if _, err := exec.LookPath("runc"); err == nil {
+		return true
+	}
+	root, err := Root()
+	if err != nil {
+		return false
+	}
+	dir, err := clusterDir(root)
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(dir, "runc"))
+	return err == nil
 }
 
 // Assets is the directory with kube-apiserver, etcd and kubectl: the one that
@@ -103,12 +135,20 @@ func Assets(ctx context.Context, progress io.Writer) (string, error) {
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
 		return dir, nil
 	}
-	return ensure(ctx, progress, assets)
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return ensure(ctx, root, progress, assets)
 }
 
 // Cluster is the directory with every program of a cluster, built into bin/.
 func Cluster(ctx context.Context, progress io.Writer) (string, error) {
-	return ensure(ctx, progress, append(append([]binary{}, assets...), rest...))
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return ensure(ctx, root, progress, slices.Concat(assets, rest))
 }
 
 // Product builds the named programs of this repository and of tailscaled, every
@@ -139,21 +179,20 @@ func Product(ctx context.Context, progress io.Writer, names ...string) (string, 
 
 // ensure builds those that are missing in the directory whose name tells their
 // versions.
-func ensure(ctx context.Context, progress io.Writer, wanted []binary) (string, error) {
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
+func ensure(ctx context.Context, root string, progress io.Writer, wanted []binary) (string, error) {
 	unlock, err := lock(root)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	key, err := versionKey(root)
+	dir, err := clusterDir(root)
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(root, "bin", "testbed-"+key)
+	version, err := kubernetesVersion(root)
+	if err != nil {
+		return "", err
+	}
 	var missing []binary
 	for _, b := range wanted {
 		if _, err := os.Stat(filepath.Join(dir, b.name)); err != nil {
@@ -163,11 +202,7 @@ func ensure(ctx context.Context, progress io.Writer, wanted []binary) (string, e
 	for i, b := range missing {
 		_, _ = fmt.Fprintf(progress, "building %s (%d of %d)\n", b.name, i+1, len(missing))
 		started := time.Now()
-		version, err := kubernetesVersion(root)
-		if err != nil {
-			return "", err
-		}
-		if err := b.build(ctx, root, filepath.Join(dir, b.name), version); err != nil {
+		if err := b.provide(ctx, root, filepath.Join(dir, b.name), version); err != nil {
 			return "", err
 		}
 		report(progress, i+1, len(missing), b.name, time.Since(started))
@@ -194,6 +229,19 @@ func lock(root string) (unlock func(), err error) {
 
 func report(progress io.Writer, i, n int, name string, took time.Duration) {
 	_, _ = fmt.Fprintf(progress, "built %s (%d of %d) in %s\n", name, i, n, took.Round(100*time.Millisecond))
+}
+
+// provide builds the program, or links to the installed one where it is partly C
+// and this machine cannot build that.
+func (b binary) provide(ctx context.Context, root, path, version string) error {
+	if b.cgo && len(missingForC()) > 0 {
+		if installed, err := exec.LookPath(b.name); err == nil {
+			// A link whose program was uninstalled would be in the way.
+			_ = os.Remove(path)
+			return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(installed, path))
+		}
+	}
+	return b.build(ctx, root, path, version)
 }
 
 // build makes the program under a temporary name, so that one which was
@@ -224,23 +272,26 @@ func (b binary) build(ctx context.Context, root, path, version string) error {
 
 func modules(root string) string { return filepath.Join(root, "test", "cluster", "binaries") }
 
-// versionKey changes with whatever the modules pin.
-func versionKey(root string) (string, error) {
+// clusterDir is the directory of what the modules pin. Its name changes with
+// them and with how they are built.
+func clusterDir(root string) (string, error) {
 	sum := sha256.New()
-	for _, module := range []string{"kubernetes", "containers", "coredns"} {
-		for _, file := range []string{"go.mod", "go.sum"} {
-			data, err := os.ReadFile(filepath.Join(modules(root), module, file))
-			if err != nil {
-				return "", err
-			}
-			_, _ = sum.Write(data)
+	for _, file := range []string{
+		"kubernetes/go.mod", "kubernetes/go.sum", "containers/go.mod", "containers/go.sum",
+		"coredns/go.mod", "coredns/go.sum", "coredns/main.go",
+	} {
+		data, err := os.ReadFile(filepath.Join(modules(root), file))
+		if err != nil {
+			return "", err
 		}
+		_, _ = sum.Write(data)
 	}
+	_, _ = fmt.Fprint(sum, assets, rest)
 	version, err := kubernetesVersion(root)
 	if err != nil {
 		return "", err
 	}
-	return version + "-" + hex.EncodeToString(sum.Sum(nil))[:8], nil
+	return filepath.Join(root, "bin", "testbed-"+version+"-"+hex.EncodeToString(sum.Sum(nil))[:8]), nil
 }
 
 func kubernetesVersion(root string) (string, error) {
