@@ -5,6 +5,10 @@ CONTAINER_TOOL ?= docker
 KUBECTL ?= kubectl
 
 
+# Nothing of the product links C. One setting for builds, tests and linters also
+# keeps them from compiling everything twice.
+export CGO_ENABLED = 0
+
 SHELL = /usr/bin/env bash -o pipefail
 .SHELLFLAGS = -ec
 
@@ -90,8 +94,8 @@ lint-fix: $(GOLANGCI_LINT) ## Run the linters and let them fix what they can.
 
 .PHONY: build
 build: ## Build the operator and the proxy into bin/.
-	CGO_ENABLED=0 go build -trimpath -o $(LOCALBIN)/manager ./cmd
-	CGO_ENABLED=0 go build -trimpath -o $(LOCALBIN)/egress-proxy ./cmd/proxy
+	go build -trimpath -o $(LOCALBIN)/manager ./cmd
+	go build -trimpath -o $(LOCALBIN)/egress-proxy ./cmd/proxy
 
 .PHONY: docker-build
 docker-build: ## Build both images.

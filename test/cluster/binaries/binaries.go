@@ -254,7 +254,13 @@ func (b binary) build(ctx context.Context, root, path, version string) error {
 		}
 	}
 	partial := path + ".partial"
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", b.tags, "-ldflags", ldflags, "-o", partial, b.pkg)
+	args := []string{"build", "-tags", b.tags, "-ldflags", ldflags, "-o", partial}
+	if b.module != "" {
+		// The product is built without it, since every flag that differs from those of
+		// the tests compiles all that both import once more.
+		args = append(args, "-trimpath")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, b.pkg)...)
 	cmd.Dir = root
 	if b.module != "" {
 		cmd.Dir = filepath.Join(modules(root), b.module)
