@@ -260,7 +260,8 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		defer close(signal)
 		defer func() {
 			close(done)
-			for range updates { //nolint:revive // The sender ends once nobody keeps it waiting.
+			// The sender ends once nobody keeps it waiting.
+			for range updates {
 			}
 		}()
 		for {

@@ -88,7 +88,7 @@ func replacement(want rules.Table) tableChange {
 func elementDifference(have, want []rules.Element) (remove, add []rules.Element) {
 	i, j := 0, 0
 	for i < len(have) && j < len(want) {
-		switch order := have[i].Key.Compare(want[j].Key); {
+		switch order := have[i].Compare(want[j].Key); {
 		case order < 0:
 			remove = append(remove, have[i])
 			i++

@@ -63,13 +63,13 @@ func tableOf(f rules.Family) *nftables.Table {
 }
 
 func chainOf(table *nftables.Table, c rules.Chain) *nftables.Chain {
-	policy := nftables.ChainPolicyAccept
+	policy, priority := nftables.ChainPolicyAccept, nftables.ChainPriority(c.Priority)
 	return &nftables.Chain{
 		Name:     c.Name,
 		Table:    table,
 		Type:     nftables.ChainType(c.Type),
 		Hooknum:  hooks[c.Hook],
-		Priority: nftables.ChainPriorityRef(nftables.ChainPriority(c.Priority)),
+		Priority: &priority,
 		Policy:   &policy,
 	}
 }

@@ -257,20 +257,29 @@ func answers(t testing.TB, host *netlab.Host, network, address, name string) {
 	}
 }
 
-// refuses is whether a new connection is refused at once.
+// refuses is whether a new connection is refused at once. A busy machine gets two
+// more tries to be quick, but not to refuse.
 func refuses(t testing.TB, host *netlab.Host, network, address string) {
 	t.Helper()
-	start := time.Now()
-	conn, err := dial(t, host, network, address, 3*time.Second)
-	if err == nil {
-		// UDP learns of the refusal from its first packet.
-		_, err = say(conn, "hello", 3*time.Second)
-		_ = conn.Close()
+	var took time.Duration
+	for range 3 {
+		start := time.Now()
+		conn, err := dial(t, host, network, address, 3*time.Second)
+		if err == nil {
+			// UDP learns of the refusal from its first packet.
+			_, err = say(conn, "hello", 3*time.Second)
+			_ = conn.Close()
+		}
+		took = time.Since(start)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s %s: %v after %v, want a refusal", network, address, err, took)
+			return
+		}
+		if took <= atOnce {
+			return
+		}
 	}
-	took := time.Since(start)
-	if !errors.Is(err, syscall.ECONNREFUSED) || took > atOnce {
-		t.Errorf("%s %s: %v after %v, want a refusal at once", network, address, err, took)
-	}
+	t.Errorf("%s %s: refused after %v, want at most %v", network, address, took, atOnce)
 }
 
 // silent is whether a new connection gets no answer at all.

@@ -279,7 +279,7 @@ func (r reader) elements(f rules.Family) ([]rules.Element, bool, error) {
 			return nil, false, fmt.Errorf("reading the elements of %s: %w", f, err)
 		}
 	}
-	slices.SortFunc(all, func(a, b rules.Element) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(all, func(a, b rules.Element) int { return a.Compare(b.Key) })
 	return all, ok, nil
 }
 

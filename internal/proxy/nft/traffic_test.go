@@ -356,7 +356,7 @@ func TestFlowsSurviveReplacement(t *testing.T) {
 		// An own chain in our table makes Verify replace all of it.
 		nftCommand(t, p.proxy, "", "add chain ip egress foreign")
 		verify(t, p.rules, true)
-		if got, err := say(session, "hello", 150*time.Millisecond); got != "db hello" {
+		if got, err := say(session, "hello", time.Second); got != "db hello" {
 			t.Fatalf("after replacement %d: %q, %v", i, got, err)
 		}
 		answers(t, p.client, "tcp", podIP+":5432", "db")

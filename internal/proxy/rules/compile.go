@@ -163,7 +163,7 @@ func (in Input) elements(address func(*Target) netip.Addr) []Element {
 			places[slot][l.Port] = int32(len(all))
 		}
 	}
-	if slices.IsSortedFunc(all, func(a, b Element) int { return a.Key.Compare(b.Key) }) {
+	if slices.IsSortedFunc(all, func(a, b Element) int { return a.Compare(b.Key) }) {
 		return all
 	}
 	sorted := make([]Element, 0, len(all))

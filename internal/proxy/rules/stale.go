@@ -48,6 +48,6 @@ func (r Ruleset) Stale(f Flow) bool {
 		return f.To.Addr() != t.All
 	}
 	i, found := slices.BinarySearchFunc(t.Elements, Key{Protocol: f.Protocol, Port: f.Port},
-		func(e Element, k Key) int { return e.Key.Compare(k) })
+		func(e Element, k Key) int { return e.Compare(k) })
 	return !found || t.Elements[i].To != f.To
 }
