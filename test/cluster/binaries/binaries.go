@@ -164,17 +164,10 @@ func Product(ctx context.Context, progress io.Writer, names ...string) (string, 
 	}
 	defer unlock()
 	dir := filepath.Join(root, "bin", "product")
-	for i, b := range product {
-		if len(names) > 0 && !slices.Contains(names, b.name) {
-			continue
-		}
-		started := time.Now()
-		if err := b.build(ctx, root, filepath.Join(dir, b.name), ""); err != nil {
-			return "", err
-		}
-		report(progress, i+1, len(product), b.name, time.Since(started))
-	}
-	return dir, nil
+	wanted := slices.DeleteFunc(slices.Clone(product), func(b binary) bool {
+		return len(names) > 0 && !slices.Contains(names, b.name)
+	})
+	return dir, each(progress, wanted, func(b binary) error { return b.build(ctx, root, filepath.Join(dir, b.name), "") })
 }
 
 // ensure builds those that are missing in the directory whose name tells their
@@ -199,15 +192,9 @@ func ensure(ctx context.Context, root string, progress io.Writer, wanted []binar
 			missing = append(missing, b)
 		}
 	}
-	for i, b := range missing {
-		_, _ = fmt.Fprintf(progress, "building %s (%d of %d)\n", b.name, i+1, len(missing))
-		started := time.Now()
-		if err := b.provide(ctx, root, filepath.Join(dir, b.name), version); err != nil {
-			return "", err
-		}
-		report(progress, i+1, len(missing), b.name, time.Since(started))
-	}
-	return dir, nil
+	return dir, each(progress, missing, func(b binary) error {
+		return b.provide(ctx, root, filepath.Join(dir, b.name), version)
+	})
 }
 
 // lock keeps other processes, such as the tests of other packages, from building
@@ -227,8 +214,40 @@ func lock(root string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-func report(progress io.Writer, i, n int, name string, took time.Duration) {
-	_, _ = fmt.Fprintf(progress, "built %s (%d of %d) in %s\n", name, i, n, took.Round(100*time.Millisecond))
+// each builds one after the other and tells which, how many there are, every half
+// minute that one is still at work, and how long it took.
+func each(progress io.Writer, binaries []binary, build func(binary) error) error {
+	for i, b := range binaries {
+		started := time.Now()
+		say := func(word, suffix string) {
+			_, _ = fmt.Fprintf(progress, "%s %s (%d of %d)%s\n", word, b.name, i+1, len(binaries), suffix)
+		}
+		say("building", "")
+		err := withNews(func() error { return build(b) }, func() {
+			say("building", fmt.Sprintf(", %s so far", time.Since(started).Round(time.Second)))
+		})
+		if err != nil {
+			return err
+		}
+		say("built", " in "+time.Since(started).Round(100*time.Millisecond).String())
+	}
+	return nil
+}
+
+// withNews calls news every half minute that work takes.
+func withNews(work func() error, news func()) error {
+	result := make(chan error, 1)
+	go func() { result <- work() }()
+	ticker := time.NewTicker(30 * time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-result:
+			return err
+		case <-ticker.C:
+			news()
+		}
+	}
 }
 
 // provide builds the program, or links to the installed one where it is partly C
