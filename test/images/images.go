@@ -107,7 +107,7 @@ func FromDockerfile(dockerfile, stage, dir string) (Image, error) {
 		case instruction == "FROM":
 			inside = fields[len(fields)-1] == stage
 		case !inside || strings.HasPrefix(instruction, "#"):
-		case instruction == "COPY" && len(fields) == 4:
+		case instruction == "COPY" && copiesProgram(fields):
 			image.Files[fields[3]] = filepath.Join(dir, path.Base(fields[2]))
 		case instruction == "USER":
 			image.User = fields[1]
@@ -126,6 +126,13 @@ func FromDockerfile(dockerfile, stage, dir string) (Image, error) {
 		return Image{}, fmt.Errorf("%s: no stage %s with files and an entry point", dockerfile, stage)
 	}
 	return image, nil
+}
+
+// copiesProgram is whether it is "COPY --from=build /out/PROGRAM /PATH": one file
+// that the build made.
+func copiesProgram(fields []string) bool {
+	return len(fields) == 4 && fields[1] == "--from=build" && path.Dir(fields[2]) == "/out" &&
+		path.IsAbs(fields[3]) && !strings.HasSuffix(fields[3], "/")
 }
 
 // Write writes the image as a tar that containerd imports.
@@ -164,17 +171,18 @@ func (i Image) layer() ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	dirs := map[string]bool{"/": true}
-	addDir := func(dir string) error {
+	addDir := func(dir string, mode int64) error {
 		dirs[dir] = true
-		return w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(dir, "/") + "/", Mode: 0o755, Typeflag: tar.TypeDir})
+		return w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(dir, "/") + "/", Mode: mode, Typeflag: tar.TypeDir})
 	}
-	if err := addDir("/tmp"); err != nil {
+	// As in the base images.
+	if err := addDir("/tmp", 0o1777); err != nil {
 		return nil, err
 	}
 	for _, target := range slices.Sorted(maps.Keys(i.Files)) {
 		for _, dir := range above(target) {
 			if !dirs[dir] {
-				if err := addDir(dir); err != nil {
+				if err := addDir(dir, 0o755); err != nil {
 					return nil, err
 				}
 			}
