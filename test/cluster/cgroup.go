@@ -79,7 +79,11 @@ func fillCgroup(parent, dir string) error {
 			return err
 		}
 	}
-	// Version 2 hands a controller down only where that is asked for.
+	return errors.Join(handDown(parent), handDown(dir))
+}
+
+// handDown gives a cgroup's children of version 2 all its controllers.
+func handDown(dir string) error {
 	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -24,9 +24,8 @@ import (
 	"net"
 	"os"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const etcdAddr = "127.0.0.1:2379"
@@ -82,29 +81,18 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.StartAPIServer(ctx); err != nil {
-		return err
-	}
-	err = c.run("kube-controller-manager", "--kubeconfig="+c.dirs.path("controller-manager.kubeconfig"),
-		"--leader-elect=false", "--use-service-account-credentials", "--controllers=*,-nodeipam",
-		"--root-ca-file="+c.pki.caFile(), "--service-account-private-key-file="+c.pki.path("service-accounts.key"),
-		// A dead node is noticed in seconds, as its kubelet reports every few.
-		"--node-monitor-period=1s", "--node-monitor-grace-period=16s", "--cert-dir="+c.dirs.path("pki", "controller-manager"))
-	if err != nil {
-		return err
-	}
-	return c.run("kube-scheduler", "--kubeconfig="+c.dirs.path("scheduler.kubeconfig"), "--leader-elect=false",
-		"--cert-dir="+c.dirs.path("pki", "scheduler"))
+	return c.StartAPIServer(ctx)
 }
 
-// KillAPIServer ends the API server at once; etcd and everything else stay.
+// KillAPIServer ends the API server at once. The controller manager and the
+// scheduler end too: without an API server they lose their leases, and whoever
+// holds them afterwards starts afresh. Everything else stays.
 func (c *Cluster) KillAPIServer() {
-	if p := c.take("kube-apiserver"); p != nil {
-		p.kill()
-	}
+	c.kill("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 }
 
-// StartAPIServer starts the API server and returns once it is ready.
+// StartAPIServer starts what KillAPIServer ended, and returns once the API
+// server is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	err := c.run("kube-apiserver", "--etcd-servers=http://"+etcdAddr,
 		"--advertise-address="+c.nodes[0].Host.Addr.String(), fmt.Sprintf("--secure-port=%d", apiServerPort),
@@ -120,9 +108,22 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.waitFor(ctx, "the API server", c.process("kube-apiserver"), func(ctx context.Context) error {
+	err = c.waitFor(ctx, "the API server", c.process("kube-apiserver"), func(ctx context.Context) error {
 		return c.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
+	if err != nil {
+		return err
+	}
+	err = c.run("kube-controller-manager", "--kubeconfig="+c.dirs.path("controller-manager.kubeconfig"),
+		"--leader-elect=false", "--use-service-account-credentials", "--controllers=*,-nodeipam",
+		"--root-ca-file="+c.pki.caFile(), "--service-account-private-key-file="+c.pki.path("service-accounts.key"),
+		// A dead node is noticed in seconds, as its kubelet reports every few.
+		"--node-monitor-period=1s", "--node-monitor-grace-period=16s", "--cert-dir="+c.dirs.path("pki", "controller-manager"))
+	if err != nil {
+		return err
+	}
+	return c.run("kube-scheduler", "--kubeconfig="+c.dirs.path("scheduler.kubeconfig"), "--leader-elect=false",
+		"--cert-dir="+c.dirs.path("pki", "scheduler"))
 }
 
 // createNodes makes the Node objects, because it is here and not in the

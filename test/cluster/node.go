@@ -198,6 +198,9 @@ func (n *Node) Stop() {
 
 // loadImage imports an image tar into the node's containerd.
 func (n *Node) loadImage(ctx context.Context, tar string) error {
+	if n.process == nil {
+		return fmt.Errorf("%s is not running", n.Name)
+	}
 	if err := n.cluster.waitFor(ctx, "containerd of "+n.Name, n.process, func(ctx context.Context) error {
 		return n.ctr(ctx, "version").Run()
 	}); err != nil {

@@ -76,6 +76,15 @@ func (p *process) kill() {
 	_ = os.Remove(p.record)
 }
 
+func (p *process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // startTime returns when a process started, in clock ticks since boot: together
 // with its id it names the process for good.
 func startTime(pid int) (string, error) {

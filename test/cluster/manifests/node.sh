@@ -11,6 +11,14 @@ mount -t proc proc /proc
 for dir in{{range .HiddenDirs}} {{.}}{{end}}; do
   mount -t tmpfs tmpfs "$dir"
 done
+# The kubelet sets what belongs to the whole machine; let it find its values.
+for tunable in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+  kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+  file="{{.Dir}}/tunables/${tunable%=*}"
+  mkdir -p "${file%/*}"
+  echo "${tunable#*=}" >"$file"
+  mount --bind "$file" "/proc/sys/${tunable%=*}"
+done
 
 # keep starts a program, and again a second after it ended.
 keep() {
