@@ -123,7 +123,7 @@ func (l *loop) verify() {
 	if repaired {
 		l.log.Info("Put back rules that others had changed")
 		l.health.Repairs.Inc()
-		l.staleDue = true
+		l.staleDue, l.strayDue = true, true
 	}
 }
 

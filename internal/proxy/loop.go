@@ -57,6 +57,7 @@ type kernel interface {
 // flows is the kernel's table of connections; conntrack.Table is one.
 type flows interface {
 	Delete(stale func(rules.Flow) bool) (int, error)
+	DeleteUntranslated(pod []netip.Addr, served func(protocol uint8, port uint16) bool) (int, error)
 	Active() (int, error)
 }
 
@@ -120,6 +121,8 @@ type loop struct {
 	failure  error // of the last attempt
 	retry    backoff
 	staleDue bool // conntrack entries may have to go
+	// strayDue is whether flows may have begun while there were no rules.
+	strayDue bool
 
 	prefs  errand
 	login  errand

@@ -120,7 +120,8 @@ func newPod(t *testing.T, name string) *pod {
 	}
 	t.Cleanup(func() { _ = tn.Close() })
 	p := &pod{t: t, ctx: ctx, tn: tn, dir: filepath.Join(state, "volume"), api: objecttest.New()}
-	p.device = p.add("pod")
+	p.device, err = tn.AddDevice(ctx, "pod", tailnet.DeviceOptions{})
+	must(t, err)
 	p.ip = p.device.Host().Addr
 	p.client, err = lab.Host("client", netip.MustParsePrefix(clientAddr))
 	must(t, err)

@@ -57,6 +57,7 @@ func (l *loop) program(now time.Time) {
 	l.changed, l.failure = false, nil
 	l.retry.succeeded()
 	l.staleDue = l.staleDue || changed || l.applied == nil
+	l.strayDue = l.strayDue || l.applied == nil
 	l.applied = &applied{generation: l.config.Generation, ruleset: ruleset, resolved: resolved, reset: l.reset}
 	if changed {
 		l.health.ApplySeconds.Observe(time.Since(begun).Seconds())
@@ -72,15 +73,24 @@ func (l *loop) removeStale(now time.Time) {
 		stale = func(rules.Flow) bool { return true }
 	}
 	n, err := l.flows.Delete(stale)
+	strays := 0
+	if err == nil && l.strayDue {
+		strays, err = l.flows.DeleteUntranslated(l.podIPs, l.serves)
+	}
 	if err != nil {
 		l.log.Error("Could not remove stale flows", "err", err)
 		l.retry.failed(now)
 		return
 	}
-	l.staleDue = false
-	if n > 0 {
-		l.log.Info("Removed flows whose target had moved", "flows", n)
+	l.staleDue, l.strayDue = false, false
+	if n+strays > 0 {
+		l.log.Info("Removed flows that led elsewhere", "moved", n, "unforwarded", strays)
 	}
+}
+
+// serves is whether the Pod itself serves a port.
+func (l *loop) serves(protocol uint8, port uint16) bool {
+	return protocol == rules.TCP && port == l.healthPort || protocol == rules.UDP && port == l.tailscaled
 }
 
 // input is what the rules are compiled from.
