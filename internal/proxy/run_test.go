@@ -122,6 +122,14 @@ func TestRoutes(t *testing.T) {
 	must(t, router.ApproveRoutes())
 	p.acked("g1 connected app/db=NoRouteToTarget", 2*time.Second)
 	p.refused()
+
+	// The tailnet's DNS records are not in the differences that tailscaled tells.
+	p.target(toName("alias.example.com"))
+	p.acked("g2 connected app/db=TargetNotFound", 2*time.Second)
+	p.tn.SetRecords(map[string][]netip.Addr{"alias.example.com": other.IPs()[:1]})
+	p.works("other", 2*time.Second)
+	p.tn.SetRecords(map[string][]netip.Addr{"alias.example.com": router.IPs()[:1]})
+	p.works("router", time.Second)
 }
 
 func TestTailscaledDiesAndRulesAreDeleted(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 
 // reread is how often the files are read though nothing told of a change: where
 // inotify is exhausted, or the directory is not there yet.
-const reread = 10 * time.Second
+const reread = 30 * time.Second
 
 // Watch calls changed with the content of each of the named files of dir that
 // exists, first and whenever it is another, until ctx ends. A file that vanishes
