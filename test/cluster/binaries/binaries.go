@@ -37,6 +37,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The modules, each in the sub-directory of its name.
+const (
+	kubernetesModule = "kubernetes"
+	containersModule = "containers"
+	corednsModule    = "coredns"
+)
+
 // binary is one program and how it is built.
 type binary struct {
 	name string
@@ -51,26 +58,26 @@ type binary struct {
 
 // assets are what envtest needs.
 var assets = []binary{
-	{name: "etcd", module: "kubernetes", pkg: "go.etcd.io/etcd/server/v3"},
-	{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true},
-	{name: "kubectl", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", stamp: true},
+	{name: "etcd", module: kubernetesModule, pkg: "go.etcd.io/etcd/server/v3"},
+	{name: "kube-apiserver", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true},
+	{name: "kubectl", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kubectl", stamp: true},
 }
 
 // rest is what a node needs beside them.
 var rest = []binary{
-	{name: "kubelet", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", stamp: true},
-	{name: "kube-controller-manager", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true},
-	{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", stamp: true},
-	{name: "kube-proxy", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", stamp: true},
-	{name: "containerd", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/containerd"},
-	{name: "containerd-shim-runc-v2", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
-	{name: "ctr", module: "containers", pkg: "github.com/containerd/containerd/v2/cmd/ctr"},
-	{name: "bridge", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/main/bridge"},
-	{name: "loopback", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/main/loopback"},
-	{name: "host-local", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/ipam/host-local"},
-	{name: "portmap", module: "containers", pkg: "github.com/containernetworking/plugins/plugins/meta/portmap"},
-	{name: "runc", module: "containers", pkg: "github.com/opencontainers/runc", tags: "seccomp", cgo: true},
-	{name: "coredns", module: "coredns", pkg: "."},
+	{name: "kubelet", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kubelet", stamp: true},
+	{name: "kube-controller-manager", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true},
+	{name: "kube-scheduler", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kube-scheduler", stamp: true},
+	{name: "kube-proxy", module: kubernetesModule, pkg: "k8s.io/kubernetes/cmd/kube-proxy", stamp: true},
+	{name: "containerd", module: containersModule, pkg: "github.com/containerd/containerd/v2/cmd/containerd"},
+	{name: "containerd-shim-runc-v2", module: containersModule, pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+	{name: "ctr", module: containersModule, pkg: "github.com/containerd/containerd/v2/cmd/ctr"},
+	{name: "bridge", module: containersModule, pkg: "github.com/containernetworking/plugins/plugins/main/bridge"},
+	{name: "loopback", module: containersModule, pkg: "github.com/containernetworking/plugins/plugins/main/loopback"},
+	{name: "host-local", module: containersModule, pkg: "github.com/containernetworking/plugins/plugins/ipam/host-local"},
+	{name: "portmap", module: containersModule, pkg: "github.com/containernetworking/plugins/plugins/meta/portmap"},
+	{name: "runc", module: containersModule, pkg: "github.com/opencontainers/runc", tags: "seccomp", cgo: true},
+	{name: "coredns", module: corednsModule, pkg: "."},
 }
 
 // product is what this repository builds for its images and tests. Go's own
@@ -268,9 +275,7 @@ func (b binary) provide(ctx context.Context, root, path, version string) error {
 func (b binary) build(ctx context.Context, root, path, version string) error {
 	ldflags := "-s -w"
 	if b.stamp {
-		for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-			ldflags += fmt.Sprintf(" -X %s.gitVersion=%s", pkg, version)
-		}
+		ldflags += fmt.Sprintf(" -X k8s.io/component-base/version.gitVersion=%[1]s -X k8s.io/client-go/pkg/version.gitVersion=%[1]s", version)
 	}
 	partial := path + ".partial"
 	args := []string{"build", "-tags", b.tags, "-ldflags", ldflags, "-o", partial}
@@ -302,8 +307,8 @@ func modules(root string) string { return filepath.Join(root, "test", "cluster",
 func clusterDir(root string) (string, error) {
 	sum := sha256.New()
 	for _, file := range []string{
-		"kubernetes/go.mod", "kubernetes/go.sum", "containers/go.mod", "containers/go.sum",
-		"coredns/go.mod", "coredns/go.sum", "coredns/main.go",
+		kubernetesModule + "/go.mod", kubernetesModule + "/go.sum", containersModule + "/go.mod", containersModule + "/go.sum",
+		corednsModule + "/go.mod", corednsModule + "/go.sum", corednsModule + "/main.go",
 	} {
 		data, err := os.ReadFile(filepath.Join(modules(root), file))
 		if err != nil {
@@ -320,7 +325,7 @@ func clusterDir(root string) (string, error) {
 }
 
 func kubernetesVersion(root string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(modules(root), "kubernetes", "go.mod"))
+	data, err := os.ReadFile(filepath.Join(modules(root), kubernetesModule, "go.mod"))
 	if err != nil {
 		return "", err
 	}

@@ -57,7 +57,7 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 
 func TestOnlyWhatIsMissingIsBuilt(t *testing.T) {
 	root := repository(t)
-	wanted := []binary{{name: "one", module: "kubernetes", pkg: "."}, {name: "two", module: "coredns", pkg: "."}}
+	wanted := []binary{{name: "one", module: kubernetesModule, pkg: "."}, {name: "two", module: corednsModule, pkg: "."}}
 	var progress bytes.Buffer
 	dir, err := ensure(t.Context(), root, &progress, wanted[:1])
 	if err != nil {
@@ -90,7 +90,7 @@ func TestOnlyWhatIsMissingIsBuilt(t *testing.T) {
 func TestAFailedBuildLeavesNothingAndSaysWhy(t *testing.T) {
 	root := repository(t)
 	write(t, filepath.Join(modules(root), "containers", "main.go"), "package main\n\nfunc main() { undefined() }\n", 0o644)
-	_, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "broken", module: "containers", pkg: "."}})
+	_, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "broken", module: containersModule, pkg: "."}})
 	if err == nil || !strings.Contains(err.Error(), "building broken") || !strings.Contains(err.Error(), "undefined: undefined") {
 		t.Errorf("the error is %v", err)
 	}
@@ -166,7 +166,7 @@ func TestAnInstalledRuncIsUsedWhereNoneCanBeBuilt(t *testing.T) {
 	path := t.TempDir()
 	t.Setenv("PATH", path)
 	write(t, filepath.Join(path, "runc"), "#!/bin/sh\n", 0o755)
-	dir, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "runc", module: "containers", pkg: ".", cgo: true}})
+	dir, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "runc", module: containersModule, pkg: ".", cgo: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestAnInstalledRuncIsUsedWhereNoneCanBeBuilt(t *testing.T) {
 	path = t.TempDir()
 	t.Setenv("PATH", path)
 	write(t, filepath.Join(path, "runc"), "#!/bin/sh\n", 0o755)
-	if _, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "runc", module: "containers", pkg: ".", cgo: true}}); err != nil {
+	if _, err := ensure(t.Context(), root, &bytes.Buffer{}, []binary{{name: "runc", module: containersModule, pkg: ".", cgo: true}}); err != nil {
 		t.Fatal(err)
 	}
 	if target, err := os.Readlink(filepath.Join(dir, "runc")); err != nil || target != filepath.Join(path, "runc") {
