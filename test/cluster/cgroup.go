@@ -91,7 +91,7 @@ func handDown(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, controller := range strings.Fields(string(controllers)) {
+	for controller := range strings.FieldsSeq(string(controllers)) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
 			return err
 		}
