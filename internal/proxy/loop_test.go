@@ -264,6 +264,18 @@ func (b *bench) with(f func(w *world)) {
 	f(b.world)
 }
 
+func (b *bench) applied() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.applies
+}
+
+func (b *bench) acked() proxyconfig.Ack {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ack
+}
+
 // expect is what has happened since the last call, in order.
 func (b *bench) expect(want ...string) {
 	b.t.Helper()
@@ -321,8 +333,9 @@ func TestKernelFirstThenAck(t *testing.T) {
 		if _, ready := b.l.health.Ready(); !ready {
 			t.Error("not ready")
 		}
-		if b.ack.PodUID != "uid" || !slices.Equal(b.ack.PodIPs, b.l.podIPs) || !slices.Equal(b.ack.TailnetIPs, []netip.Addr{addr("100.64.0.1")}) {
-			t.Errorf("ack %+v", b.ack)
+		ack := b.acked()
+		if ack.PodUID != "uid" || !slices.Equal(ack.PodIPs, b.l.podIPs) || !slices.Equal(ack.TailnetIPs, []netip.Addr{addr("100.64.0.1")}) {
+			t.Errorf("ack %+v", ack)
 		}
 	})
 }
@@ -330,13 +343,11 @@ func TestKernelFirstThenAck(t *testing.T) {
 func TestIdleDoesNothing(t *testing.T) {
 	start(t, func(b *bench) {
 		b.up()
-		b.mu.Lock()
-		applies := b.applies
-		b.mu.Unlock()
+		applies := b.applied()
 		time.Sleep(time.Hour)
 		b.expect()
-		if b.applies != applies {
-			t.Errorf("compiled and applied %d times while nothing changed", b.applies-applies)
+		if n := b.applied() - applies; n != 0 {
+			t.Errorf("compiled and applied %d times while nothing changed", n)
 		}
 		b.tailnet(running(device("db.example", "100.64.0.9"), device("other.example", "100.64.0.10")))
 		b.expect()
@@ -420,11 +431,11 @@ func TestABadTargetAffectsNoOther(t *testing.T) {
 		b.config(1, target("a/good", "db.example", 5432), loopback, target("c/reserved", "db.example", 9002))
 		b.tailnet(running(device("db.example", "100.64.0.9")))
 		b.expect(published, "program 5432>100.64.0.9:5432", "ack g1 connected a/good=100.64.0.9 b/bad=InvalidTarget c/reserved=InvalidTarget")
-		bad, _ := b.ack.Target("b/bad")
+		bad, _ := b.acked().Target("b/bad")
 		if bad.Revision != loopback.Canonical().Revision || bad.Message != "The proxy's config has an invalid entry: destination 127.0.0.1 is not a unicast address" {
 			t.Errorf("%+v", bad)
 		}
-		reserved, _ := b.ack.Target("c/reserved")
+		reserved, _ := b.acked().Target("c/reserved")
 		if reserved.Revision != target("c/reserved", "db.example", 9002).Canonical().Revision || reserved.Message != "Port TCP/9002 is used by the proxy itself, choose another one" {
 			t.Errorf("%+v", reserved)
 		}
@@ -437,13 +448,13 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.with(func(w *world) { w.applyErr = errors.New("no buffer space") })
 		b.config(2, target("app/db", "db.example", 5432), target("app/new", "db.example", 80))
 		b.expect("ack g1 connected app/db=100.64.0.9 app/new=ProgrammingFailed")
-		if failed, _ := b.ack.Target("app/new"); failed.Message != "The kernel refused the rules: no buffer space" {
+		if failed, _ := b.acked().Target("app/new"); failed.Message != "The kernel refused the rules: no buffer space" {
 			t.Errorf("%+v", failed)
 		}
-		before := b.applies
+		before := b.applied()
 		time.Sleep(10 * time.Minute)
 		b.expect()
-		if n := b.applies - before; n < 30 || n > 80 {
+		if n := b.applied() - before; n < 30 || n > 80 {
 			t.Errorf("tried %d times in 10 minutes", n)
 		}
 		b.with(func(w *world) { w.applyErr = nil })
@@ -454,7 +465,7 @@ func TestTheKernelRefuses(t *testing.T) {
 
 func TestDamageIsRepaired(t *testing.T) {
 	start(t, func(b *bench) {
-		b.strays = 3 // From before there were rules.
+		b.with(func(w *world) { w.strays = 3 }) // From before there were rules.
 		b.config(1, target("app/db", "db.example", 5432))
 		b.tailnet(running(device("db.example", "100.64.0.9")))
 		b.expect(published, "program 5432>100.64.0.9:5432", "delete 3 strays", "ack g1 connected app/db=100.64.0.9")

@@ -196,6 +196,9 @@ func TestObjectsHealAndTheAPIServerIsAway(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	p.api.SetAway(false)
 	p.acked("g1 connected app/db="+db.IPs()[0].String(), 6*time.Second)
+	for deadline := time.Now().Add(6 * time.Second); p.api.Get(secretKey)["device_id"] == "" && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
 	secret := p.api.Get(secretKey)
 	node, err := p.device.Node()
 	must(t, err)

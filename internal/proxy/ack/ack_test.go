@@ -146,7 +146,9 @@ func TestWritesNothingThatIsThereAlready(t *testing.T) {
 
 func TestWritesWithoutAWatch(t *testing.T) {
 	run(t, func(k *Keeper, s *server) {
+		s.mu.Lock()
 		s.there, s.data = true, map[string][]byte{}
+		s.mu.Unlock()
 		k.Want(value("1"))
 		s.expect(t, 10*time.Millisecond, "ack.json=1")
 	})
@@ -161,7 +163,8 @@ func TestManyChangesAreFewWrites(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Second)
-		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if n := len(s.writes); n > 12 || s.writes[n-1] != "ack.json=999" {
 			t.Errorf("%d writes in a second, the last is %s", n, s.writes[n-1])
 		}
@@ -187,9 +190,11 @@ func TestComesBackAfterTheObjectWasDeleted(t *testing.T) {
 		s.expect(t, time.Second, "ack.json=1")
 		s.do(func() { s.there = false })
 		s.expect(t, 10*time.Minute)
-		if s.tries > 200 {
-			t.Errorf("tried %d times in 10 minutes", s.tries)
-		}
+		s.do(func() {
+			if s.tries > 200 {
+				t.Errorf("tried %d times in 10 minutes", s.tries)
+			}
+		})
 		s.create(map[string][]byte{})
 		s.expect(t, 50*time.Millisecond, "ack.json=1")
 	})
@@ -203,7 +208,9 @@ func TestTriesOnWhileTheServerIsAway(t *testing.T) {
 		k.Want(value("1"))
 		time.Sleep(2 * time.Minute)
 		k.Want(value("2"))
+		s.mu.Lock()
 		s.fails = false
+		s.mu.Unlock()
 		s.expect(t, maxPause, "ack.json=2")
 	})
 }
