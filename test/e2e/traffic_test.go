@@ -58,7 +58,7 @@ var _ = Describe("Traffic", func() {
 		Expect(table).To(ContainSubstring(ipv4(device).String()))
 
 		By("leaving the key in no proxy's Secret")
-		secrets := kubectl(ctx, "-n", "tailscale", "get", "secret", "-l", "tailscale.com/managed=true", "-o",
+		secrets := kubectl(ctx, "-n", "tailscale", "get", "secret", "-l", "tailscale.com/parent-resource-type=egresstarget", "-o",
 			`go-template={{range .items}}{{index .data "tailscaled.json" | base64decode}}{{"\n"}}{{end}}`)
 		Expect(strings.Count(secrets, "ServerURL")).To(Equal(len(names)))
 		Expect(secrets).NotTo(ContainSubstring(bed.Tailnet.AuthKey()))
