@@ -31,10 +31,12 @@ help: ## Show this help.
 
 .PHONY: demo
 demo: ## Bring up a cluster, a tailnet and the operator; carry traffic; remove everything.
+	@hack/preflight.sh demo
 	go run ./test/demo run
 
 .PHONY: demo-up
 demo-up: ## The same, and leave it running; prints how to use it.
+	@hack/preflight.sh demo-up
 	go run ./test/demo up
 
 .PHONY: demo-down
@@ -46,10 +48,13 @@ demo-down: ## End what demo-up left running.
 .PHONY: test
 test: test-unit test-e2e ## Run every test; what needs root is skipped, loudly, for others.
 
+# Packages whose tests measure time or share the machine's network run one after
+# the other.
 .PHONY: test-unit
 test-unit: ## Run the tests of every package: pure, golden, fuzz seeds, API server, kernel, testbed.
 	@assets="$$(go run ./test/assets)"; export KUBEBUILDER_ASSETS="$$assets"; \
-	go test -timeout 20m $$(go list ./... | grep -v /test/e2e)
+	go test -timeout 20m $$(go list ./... | grep -v -e /internal/proxy -e /test/); \
+	go test -timeout 20m -p 1 $$(go list ./internal/proxy/... ./test/... | grep -v /test/e2e)
 
 .PHONY: test-e2e
 test-e2e: ## Run the product on a real cluster and a real tailnet (root).
