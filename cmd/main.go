@@ -137,13 +137,15 @@ func main() {
 		metricsServerOptions.KeyName = metricsCertKey
 	}
 
-	mgr, err := newManager(ctrl.Options{
+	ctx := ctrl.SetupSignalHandler()
+	mgr, err := newManager(ctx, own.operatorNamespace, ctrl.Options{
 		Scheme:                 scheme,
 		Metrics:                metricsServerOptions,
 		WebhookServer:          webhookServer,
 		HealthProbeBindAddress: probeAddr,
 		LeaderElection:         enableLeaderElection,
-		LeaderElectionID:       "7424df40.tailscale.com",
+		LeaderElectionID:       leaseName,
+		RenewDeadline:          new(renewDeadline),
 		// The program ends when the manager does, so that its successor need not wait
 		// for the lease to run out.
 		LeaderElectionReleaseOnCancel: true,
@@ -153,8 +155,6 @@ func main() {
 		setupLog.Error(err, "Failed to start manager")
 		os.Exit(1)
 	}
-	ctx := ctrl.SetupSignalHandler()
-
 	if err := addControllers(ctx, mgr, own, certificates); err != nil {
 		setupLog.Error(err, "Failed to set up manager")
 		os.Exit(1)
@@ -176,13 +176,23 @@ func main() {
 	}
 }
 
-func newManager(opts ctrl.Options) (ctrl.Manager, error) {
+func newManager(ctx context.Context, namespace string, opts ctrl.Options) (ctrl.Manager, error) {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w", err)
 	}
 	// API priority and fairness governs, and not a limit of the client's own.
 	config.QPS = -1
+	if err := waitForAPI(ctx, config); err != nil {
+		return nil, fmt.Errorf("wait for the API server: %w", err)
+	}
+	if opts.LeaderElection {
+		lock, err := podLock(config, namespace, os.Getenv("POD_NAME"))
+		if err != nil {
+			return nil, err
+		}
+		opts.LeaderElectionResourceLockInterface = lock
+	}
 	return ctrl.NewManager(config, opts)
 }
 
