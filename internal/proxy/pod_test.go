@@ -200,10 +200,6 @@ func toName(fqdn string) proxyconfig.Target {
 	return proxyconfig.Target{Destination: proxyconfig.Destination{FQDN: fqdn}, AllPorts: true}
 }
 
-func toIP(ip string) proxyconfig.Target {
-	return proxyconfig.Target{Destination: proxyconfig.Destination{IP: netip.MustParseAddr(ip)}, AllPorts: true}
-}
-
 func (p *pod) ack() proxyconfig.Ack {
 	ack, err := proxyconfig.DecodeAck([]byte(p.api.Get(ackKey)[proxyconfig.AckKey]))
 	if err != nil {

@@ -71,7 +71,7 @@ type Options struct {
 	Namespace string
 
 	// API is how to reach the API server; nil for not at all.
-	API *rest.Config
+	API *rest.Config `json:"-"`
 	Log *slog.Logger
 }
 

@@ -179,7 +179,7 @@ func TestHandler(t *testing.T) {
 		{"POST", "/devices", `{"name": "db", "tcpPorts": [5432]}`, 201, `"fqdn": "db.tail1234.ts.net"`},
 		{"POST", "/devices", `{"name": "db"}`, 409, `there is such a device already: db`},
 		{"POST", "/devices", `{"name": "Not a label"}`, 400, `DNS label`},
-		{"POST", "/devices", `{"nmae": "db"}`, 400, `unknown field`},
+		{"POST", "/devices", `{"naam": "db"}`, 400, `unknown field`},
 		{"POST", "/devices/db/subnet-hosts", `{"name": "nas", "address": "192.168.7.10/24"}`, 200, `"192.168.7.10/24"`},
 		{"POST", "/devices/db/routes", `{"prefixes": ["192.168.7.0/24"]}`, 200, `"192.168.7.0/24"`},
 		{"POST", "/devices/db/ports", `{"tcpPorts": [5433], "udpPorts": [53]}`, 200, `"name": "db"`},

@@ -28,6 +28,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,8 +111,8 @@ func Up(ctx context.Context, log io.Writer) (*Bed, error) {
 // Close removes everything.
 func (b *Bed) Close() error {
 	var errs []error
-	for i := len(b.closers) - 1; i >= 0; i-- {
-		errs = append(errs, b.closers[i]())
+	for _, closer := range slices.Backward(b.closers) {
+		errs = append(errs, closer())
 	}
 	b.closers = nil
 	return errors.Join(errs...)
@@ -273,13 +274,12 @@ func (b *Bed) Exec(ctx context.Context, namespace, pod string, args ...string) (
 // Clients starts one test Pod on each node, in the namespace, which is made where
 // it does not exist, and returns their names.
 func (b *Bed) Clients(ctx context.Context, namespace string) ([]string, error) {
-	manifests := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", namespace)
+	manifests := []string{fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", namespace)}
 	var pods []string
 	for _, node := range b.Cluster.Nodes() {
 		pod := "client-" + node.Name
 		pods = append(pods, pod)
-		manifests += fmt.Sprintf(`---
-apiVersion: v1
+		manifests = append(manifests, fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: %s, labels: {app: client}}
 spec:
@@ -287,9 +287,9 @@ spec:
   terminationGracePeriodSeconds: 0
   containers:
   - {name: client, image: %s, imagePullPolicy: Never, args: [serve]}
-`, pod, namespace, node.Name, images.TestPod)
+`, pod, namespace, node.Name, images.TestPod))
 	}
-	if err := b.Apply(ctx, manifests); err != nil {
+	if err := b.Apply(ctx, strings.Join(manifests, "---\n")); err != nil {
 		return nil, err
 	}
 	_, err := b.Kubectl(ctx, "", "-n", namespace, "wait", "--for=condition=Ready", "--timeout=60s", "pod", "-l", "app=client")

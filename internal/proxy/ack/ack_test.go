@@ -230,7 +230,7 @@ func TestStateSurvivesTheSecret(t *testing.T) {
 	var s State
 	saw := func(uid, data string) string {
 		c := &object.Content{UID: types.UID(uid), Data: map[string][]byte{}}
-		for _, key := range strings.Fields(data) {
+		for key := range strings.FieldsSeq(data) {
 			c.Data[key] = []byte("v")
 		}
 		return strings.Join(slices.Sorted(maps.Keys(s.Saw(c))), " ")

@@ -93,14 +93,14 @@ func (v *view) apply(n ipn.Notify, now time.Time) (changed, rereadRecords bool) 
 		v.prefs = prefs
 	}
 	switch {
-	case n.NetMap != nil:
+	case n.NetMap != nil: //nolint:staticcheck // The only place of the first netmap's DNS records.
 		peers := map[tailcfg.NodeID]member{}
-		for _, p := range n.NetMap.Peers {
+		for _, p := range n.NetMap.Peers { //nolint:staticcheck // As above.
 			peers[p.ID()] = memberOf(p)
 		}
 		changed = v.replace(peers, now) || changed
-		changed = v.self(n.NetMap.SelfNode) || changed
-		changed = v.setRecords(n.NetMap.DNS.ExtraRecords) || changed
+		changed = v.self(n.NetMap.SelfNode) || changed               //nolint:staticcheck // As above.
+		changed = v.setRecords(n.NetMap.DNS.ExtraRecords) || changed //nolint:staticcheck // As above.
 	case n.SelfChange != nil:
 		peers := map[tailcfg.NodeID]member{}
 		for _, p := range n.PeersChanged {
@@ -227,7 +227,7 @@ func (v *view) next(now time.Time) time.Time {
 }
 
 func (m member) equal(other member) bool {
-	return m.Peer.Equal(other.Peer) && m.expires.Equal(other.expires) && m.reachable == other.reachable
+	return m.Equal(other.Peer) && m.expires.Equal(other.expires) && m.reachable == other.reachable
 }
 
 func memberOf(node tailcfg.NodeView) member {

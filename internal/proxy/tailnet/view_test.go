@@ -54,7 +54,7 @@ func initial(peers ...*tailcfg.Node) ipn.Notify {
 		nm.Peers = append(nm.Peers, p.View())
 	}
 	running := ipn.Running
-	return ipn.Notify{State: &running, NetMap: nm}
+	return ipn.Notify{State: &running, NetMap: nm} //nolint:staticcheck // As tailscaled sends it.
 }
 
 func whole(peers ...*tailcfg.Node) ipn.Notify {
@@ -159,7 +159,7 @@ func TestViewOfTheDevice(t *testing.T) {
 func TestRecords(t *testing.T) {
 	v := &view{}
 	n := initial()
-	n.NetMap.DNS.ExtraRecords = []tailcfg.DNSRecord{
+	n.NetMap.DNS.ExtraRecords = []tailcfg.DNSRecord{ //nolint:staticcheck // As tailscaled sends it.
 		{Name: "Web.Tail1234.ts.net.", Value: "100.100.0.5"}, {Name: "web.tail1234.ts.net", Type: "AAAA", Value: "fd7a:115c:a1e0::5"},
 		{Name: "text.example", Type: "TXT", Value: "100.100.0.6"}, {Name: "odd.example", Value: "no address"},
 	}

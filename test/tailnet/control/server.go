@@ -55,7 +55,7 @@ type Options struct {
 type Server struct {
 	opts      Options
 	noiseKey  key.MachinePrivate
-	legacyKey key.ControlPrivate
+	legacyKey key.ControlPrivate //nolint:staticcheck // Clients still ask for a key of this kind.
 	mux       *http.ServeMux
 
 	mu       sync.Mutex
@@ -137,10 +137,11 @@ func (s *Server) serveNoise(w http.ResponseWriter, r *http.Request) {
 	})
 	// The upgrade's request ends with this function, as the connection does.
 	ctx := context.WithValue(r.Context(), machineKey{}, conn.Peer())
-	(&http2.Server{}).ServeConn(conn, &http2.ServeConnOpts{
-		Context:    ctx,
-		BaseConfig: &http.Server{Handler: inner, ReadHeaderTimeout: time.Minute},
-	})
+	(&http2.Server{}).ServeConn( //nolint:staticcheck // The connection is already there; a Server has no such call.
+		conn, &http2.ServeConnOpts{ //nolint:staticcheck // As above.
+			Context:    ctx,
+			BaseConfig: &http.Server{Handler: inner, ReadHeaderTimeout: time.Minute},
+		})
 }
 
 // machineOf returns the key of the machine whose connection the request came

@@ -71,7 +71,7 @@ func (s *Server) admit(req *tailcfg.MapRequest, machine key.MachinePublic) bool 
 		return false
 	}
 	// A stream's request does not speak for the node, its other requests do.
-	if req.ReadOnly || req.Stream {
+	if req.Stream {
 		return true
 	}
 	n.disco, n.version = req.DiscoKey, req.Version
