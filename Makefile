@@ -95,6 +95,10 @@ lint: $(GOLANGCI_LINT) ## Run the linters, which also hold the import walls.
 lint-fix: $(GOLANGCI_LINT) ## Run the linters and let them fix what they can.
 	$(GOLANGCI_LINT) run --fix
 
+.PHONY: bench
+bench: ## Compare the proxy's rules with today's code, side by side (root); writes bin/bench.json.
+	go run ./test/bench -json bin/bench.json
+
 ##@ Build
 
 .PHONY: build

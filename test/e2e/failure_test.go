@@ -145,8 +145,10 @@ var _ = Describe("When something breaks", Ordered, func() {
 			kubectl(ctx, "-n", testbed.Namespace, "delete", "--wait=false", object)
 			Eventually(query).WithArguments(ctx, testbed.Namespace, object, "{.metadata.uid}").
 				WithTimeout(10*time.Second).WithPolling(100*time.Millisecond).ShouldNot(Or(BeEmpty(), Equal(uid)), object)
+			deleted := time.Now()
 			eventuallyEchoes(ctx, "steady", "steady:7", 40*time.Second)
 			expectReady(ctx, "steady")
+			GinkgoWriter.Printf("%s: traffic and Ready %s after it was put back\n", object, time.Since(deleted).Round(time.Millisecond))
 		}
 		By("putting back what was edited")
 		kubectl(ctx, "-n", testbed.Namespace, "patch", "service/"+child, "--type=merge", "-p", `{"metadata":{"labels":{"tailscale.com/parent-resource":"other"}}}`)
