@@ -78,8 +78,13 @@ func (a Applier) Behind(live client.Object) bool { return a.Sent.behind(live, st
 
 func (a Applier) apply(desired runtime.ApplyConfiguration, live client.Object, subresource string, send func(runtime.ApplyConfiguration) error) (bool, error) {
 	body, same, err := a.compare(desired, live, subresource)
-	if err != nil || same {
+	if err != nil {
 		return false, err
+	}
+	if same {
+		// Asking forgets what has been observed by now.
+		a.Sent.pending(live, subresource)
+		return false, nil
 	}
 	content, err := body.MarshalJSON()
 	if err != nil {

@@ -302,8 +302,56 @@ func TestSent(t *testing.T) {
 	third := observe()
 	must(t, applier, desired("3"), third, false)
 	must(t, applier, desired("2"), third, true)
+
+	// A write of somebody else comes between what was observed and what we write.
+	before := observe()
+	edited := before.DeepCopyObject().(client.Object)
+	edited.SetAnnotations(map[string]string{"x": "y"})
+	if err := server.Update(t.Context(), edited); err != nil {
+		t.Fatal(err)
+	}
+	between := observe()
+	must(t, applier, desired("4"), before, true)
+	must(t, applier, desired("4"), between, false)
+	must(t, applier, desired("4"), observe(), false)
 	if err := server.Delete(t.Context(), third); err != nil {
 		t.Fatal(err)
 	}
 	must(t, applier, desired("2"), nil, true)
+}
+
+// TestBehind holds that every state older than our own write of the status is
+// known to be, also one that somebody else wrote after what we had observed.
+func TestBehind(t *testing.T) {
+	server := envtestlab.Shared(t, envtestlab.Options{}).Client
+	applier := apply.Applier{Client: server, FieldOwner: "test", Sent: &apply.Sent{}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "behind"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "x.example"}}
+	if err := server.Create(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Delete(context.Background(), service) })
+	observed := service.DeepCopy()
+	service.Annotations = map[string]string{"x": "y"}
+	if err := server.Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	between := service.DeepCopy()
+	desired := corev1ac.Service("behind", "default").WithStatus(corev1ac.ServiceStatus().WithConditions(metav1ac.Condition().
+		WithType("A").WithStatus(metav1.ConditionTrue).WithReason("R").WithMessage("").WithLastTransitionTime(metav1.Unix(1, 0))))
+	if changed, err := applier.ApplyStatus(t.Context(), desired, observed); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	if err := server.Get(t.Context(), client.ObjectKeyFromObject(service), service); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		live *corev1.Service
+		want bool
+	}{{"observed", observed, true}, {"between", between, true}, {"written", service, false}} {
+		if got := applier.Behind(tc.live); got != tc.want {
+			t.Errorf("%s: behind is %v, want %v", tc.name, got, tc.want)
+		}
+	}
 }

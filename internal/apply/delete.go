@@ -41,6 +41,7 @@ func (a Applier) Delete(ctx context.Context, live client.Object) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete %T %s: %w", live, client.ObjectKeyFromObject(live), err)
 	}
+	a.Sent.forget(live)
 	return nil
 }
 
@@ -76,6 +77,7 @@ func (a Applier) RemoveFinalizer(ctx context.Context, target *v1alpha1.EgressTar
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove the finalizer of EgressTarget %s: %w", client.ObjectKeyFromObject(target), err)
 	}
+	a.Sent.forget(target)
 	return nil
 }
 

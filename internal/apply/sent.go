@@ -22,15 +22,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Sent is what was applied last to each object, until a newer state of it is
-// observed. Its zero value is ready to use, by many goroutines.
+// Sent is what was applied last to each object, until that or a newer state of it
+// is observed. Its zero value is ready to use, by many goroutines.
 //
-// It only ever holds back a repetition: the same content for the same observed
-// resourceVersion, of which we know that our own write has replaced it. The watch
-// event of that write brings the next pass.
+// It only ever holds back a repetition: the same content for an observed state of
+// which we know that our own write has replaced it. The watch event of that write
+// brings the next pass.
 type Sent struct {
 	mu   sync.Mutex
 	last map[sentKey]sentValue
@@ -41,43 +42,56 @@ type sentKey struct {
 	subresource string
 }
 
+// sentValue is a write and the resourceVersions that it was computed from and led
+// to: states between them, which others wrote, lack it too.
 type sentValue struct {
-	resourceVersion string
-	sum             [sha256.Size]byte
+	from, to string
+	sum      [sha256.Size]byte
 }
 
-// already is whether body was sent for this state of live. Another state of live
-// is newer: what was remembered is then forgotten.
+func (v sentValue) replaced(live client.Object) bool {
+	version := live.GetResourceVersion()
+	return !older(version, v.from) && older(version, v.to)
+}
+
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// already is whether body was sent and this state of live replaced by it.
 func (s *Sent) already(live client.Object, subresource string, body []byte) bool {
-	if s == nil || live == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := sentKey{live.GetUID(), subresource}
-	last, ok := s.last[key]
-	if ok && last.resourceVersion != live.GetResourceVersion() {
-		delete(s.last, key)
-		return false
-	}
+	last, ok := s.pending(live, subresource)
 	return ok && last.sum == sha256.Sum256(body)
 }
 
 // behind is whether this state of live was replaced by a write of ours.
 func (s *Sent) behind(live client.Object, subresource string) bool {
-	if s == nil {
-		return false
+	_, ok := s.pending(live, subresource)
+	return ok
+}
+
+// pending is the write that this state of live lacks. One that it does not lack
+// is forgotten.
+func (s *Sent) pending(live client.Object, subresource string) (sentValue, bool) {
+	if s == nil || live == nil {
+		return sentValue{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, ok := s.last[sentKey{live.GetUID(), subresource}]
-	return ok && last.resourceVersion == live.GetResourceVersion()
+	key := sentKey{live.GetUID(), subresource}
+	last, ok := s.last[key]
+	if ok && !last.replaced(live) {
+		delete(s.last, key)
+		return sentValue{}, false
+	}
+	return last, ok
 }
 
 // remember that body replaced this state of live. A write that changed nothing is
 // followed by no newer state, so there is nothing to wait for.
 func (s *Sent) remember(live client.Object, subresource string, body []byte, written *unstructured.Unstructured) {
-	if s == nil || live == nil || written.GetResourceVersion() == live.GetResourceVersion() {
+	if s == nil || live == nil || !older(live.GetResourceVersion(), written.GetResourceVersion()) {
 		return
 	}
 	s.mu.Lock()
@@ -85,5 +99,18 @@ func (s *Sent) remember(live client.Object, subresource string, body []byte, wri
 	if s.last == nil {
 		s.last = map[sentKey]sentValue{}
 	}
-	s.last[sentKey{live.GetUID(), subresource}] = sentValue{live.GetResourceVersion(), sha256.Sum256(body)}
+	s.last[sentKey{live.GetUID(), subresource}] = sentValue{
+		from: live.GetResourceVersion(), to: written.GetResourceVersion(), sum: sha256.Sum256(body)}
+}
+
+// forget what was sent to an object that is going.
+func (s *Sent) forget(live client.Object) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, subresource := range []string{"", statusSubresource} {
+		delete(s.last, sentKey{live.GetUID(), subresource})
+	}
 }
