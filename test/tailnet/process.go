@@ -92,17 +92,32 @@ func (p *process) running() bool {
 // startTime returns when a process started, in clock ticks since boot: together
 // with its id it names the process for good.
 func startTime(pid int) (string, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := stat(pid)
 	if err != nil {
 		return "", err
 	}
-	// The fields after the name, which is in brackets and may hold anything.
-	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	const startTimeField = 19
-	if len(fields) <= startTimeField {
-		return "", fmt.Errorf("unexpected form of /proc/%d/stat", pid)
-	}
 	return fields[startTimeField], nil
+}
+
+// Fields of /proc/PID/stat, counted after the name.
+const (
+	stateField     = 0
+	threadsField   = 17
+	startTimeField = 19
+)
+
+// stat returns the fields of /proc/PID/stat after the name, which is in brackets
+// and may hold anything.
+func stat(pid int) ([]string, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	if len(fields) <= startTimeField {
+		return nil, fmt.Errorf("unexpected form of /proc/%d/stat", pid)
+	}
+	return fields, nil
 }
 
 // Remove ends the processes that a tailnet in that directory left running, and
@@ -134,7 +149,13 @@ func endRecorded(record string) error {
 		return nil // Half-written when the machine crashed.
 	}
 	for range 50 {
-		if started, err := startTime(pid); err != nil || started != recorded {
+		fields, err := stat(pid)
+		if err != nil || fields[startTimeField] != recorded {
+			return nil
+		}
+		// Its parent crashed, and the machine's init may take its time, or for ever, to
+		// reap it. Threads may still run where only the first one ended.
+		if fields[stateField] == "Z" && (fields[threadsField] == "0" || fields[threadsField] == "1") {
 			return nil
 		}
 		_ = syscall.Kill(pid, syscall.SIGKILL)
