@@ -58,7 +58,7 @@ test-unit: ## Run the tests of every package: pure, golden, fuzz seeds, API serv
 
 .PHONY: test-e2e
 test-e2e: ## Run the product on a real cluster and a real tailnet (root).
-	go test -timeout 40m -v -count=1 ./test/e2e
+	go test -timeout 40m -v -count=1 ./test/e2e -ginkgo.v -ginkgo.no-color
 
 .PHONY: verify
 verify: generate ## Regenerate everything and fail where the tree is not what comes out.
