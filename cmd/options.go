@@ -61,7 +61,7 @@ func (o *options) register(set *flag.FlagSet, getenv func(string) string) {
 		"The namespace that the operator and its proxies run in ($OPERATOR_NAMESPACE).")
 	set.StringVar(&o.proxyImage, "proxy-image", getenv("PROXY_IMAGE"), "The image of proxies ($PROXY_IMAGE).")
 	set.StringVar(&o.tags, "default-tags", cmp.Or(getenv("PROXY_TAGS"), defaultTags),
-		"The comma-separated ACL tags of proxies that ask for none ($PROXY_TAGS).")
+		"The comma-separated ACL tags of proxies that ask for none ($PROXY_TAGS). An auth_key has tags of its own, which win.")
 	set.StringVar(&o.loginServer, "login-server", getenv("OPERATOR_LOGIN_SERVER"),
 		"The URL of the control server; empty for Tailscale's own ($OPERATOR_LOGIN_SERVER).")
 	set.StringVar(&o.clusterDomain, "cluster-domain", "",

@@ -71,7 +71,8 @@ type EgressTargetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",messageExpression="'\"' + self + '\" is not a valid hostname: use lower-case letters, digits and dashes, beginning and ending with a letter or digit'"
 	Hostname string `json:"hostname,omitempty"`
 
-	// tags are the ACL tags of a standalone proxy.
+	// tags are the ACL tags of a standalone proxy. They have no effect where it
+	// logs in with an auth key, which has tags of its own; Accepted then says so.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

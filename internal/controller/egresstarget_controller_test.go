@@ -17,10 +17,12 @@ limitations under the License.
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ import (
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
 	"github.com/tailnet-egress/egress-operator/internal/names"
 	"github.com/tailnet-egress/egress-operator/internal/proxyconfig"
+	"github.com/tailnet-egress/egress-operator/internal/tailnetapi"
 	"github.com/tailnet-egress/egress-operator/test/envtestlab"
 )
 
@@ -423,6 +426,60 @@ func TestOneTargetsErrorIsItsOwn(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestDeletedWithoutItsProxyClass holds that a class which is missing, or was
+// never there, keeps no target from going (C11 d).
+func TestDeletedWithoutItsProxyClass(t *testing.T) {
+	w := newWorld(t)
+	w.giveKey()
+	w.start()
+	class := func(e *v1alpha1.EgressTarget) { e.Spec.ProxyClass = "gone" }
+	served, waiting := w.target("served"), w.target("waiting", class)
+	w.ready(served)
+	w.edit(served, class)
+	for _, target := range []*v1alpha1.EgressTarget{served, waiting} {
+		w.expect(target, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProxyClassNotFound)
+		w.remove(target)
+		if children := w.children(target); len(children) > 0 {
+			t.Errorf("%d objects are left of %s", len(children), target.Name)
+		}
+	}
+}
+
+// noKeys is a control API that is down.
+type noKeys struct{ asked atomic.Int32 }
+
+func (k *noKeys) AuthKey(context.Context, tailnetapi.KeyRequest) (string, error) {
+	k.asked.Add(1)
+	return "", errors.New("500 Internal Server Error")
+}
+
+// TestDeletedWithoutKeys holds that a target which goes needs no key, and that
+// none is asked for.
+func TestDeletedWithoutKeys(t *testing.T) {
+	w := newWorld(t)
+	w.giveKey()
+	stop := w.start()
+	target := w.target("db")
+	w.expect(target, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	stop()
+	if err := w.Delete(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	down := &noKeys{}
+	w.keys = down
+	w.start()
+	envtestlab.Eventually(t, patience, func() error {
+		err := w.Get(t.Context(), client.ObjectKeyFromObject(target), target)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("still there: %w", err)
+	})
+	if n := down.asked.Load(); n > 0 {
+		t.Errorf("a key was asked for %d times", n)
+	}
 }
 
 // TestOrphans removes what a target leaves that lost its finalizer by hand.

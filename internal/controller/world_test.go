@@ -62,6 +62,8 @@ type world struct {
 	// operator is the operator namespace, user the one of targets.
 	operator, user string
 	requests       *audit
+	// keys, where set, are instead of those of the Secret.
+	keys tailnetapi.Keys
 }
 
 // audit counts the requests of the controller that write, by what they are about.
@@ -137,10 +139,14 @@ func (w *world) start() (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	keys := w.keys
+	if keys == nil {
+		keys = tailnetapi.SecretKeys{Reader: mgr.GetClient(), Secret: credentials}
+	}
 	r := &EgressTargetReconciler{
 		Observer: observe.Observer{
 			Targets: mgr.GetClient(), Children: children.GetCache(), Live: mgr.GetAPIReader(),
-			Keys: tailnetapi.SecretKeys{Reader: mgr.GetClient(), Secret: credentials}, Settings: w.settings(),
+			Keys: keys, Settings: w.settings(),
 		},
 		Applier:  apply.Applier{Client: mgr.GetClient(), FieldOwner: plan.FieldOwner, Sent: &apply.Sent{}},
 		Recorder: mgr.GetEventRecorder("egress-operator"),

@@ -82,13 +82,17 @@ func serviceLists() []client.ObjectList {
 }
 
 // Target reads what concerns one EgressTarget. The error is NotFound where there
-// is no such target.
+// is no such target. Of one that is being deleted it reads nothing but itself: no
+// key must be asked for, and nothing that fails may keep it.
 func (o Observer) Target(ctx context.Context, key types.NamespacedName) (plan.Observed, error) {
 	target := &v1alpha1.EgressTarget{}
 	if err := o.Targets.Get(ctx, key, target); err != nil {
 		return plan.Observed{}, fmt.Errorf("get EgressTarget: %w", err)
 	}
 	observed := plan.Observed{Target: target, Settings: o.Settings}
+	if !target.DeletionTimestamp.IsZero() {
+		return observed, nil
+	}
 	var err error
 	if observed.Children, err = o.CachedChildren(ctx, key); err != nil {
 		return plan.Observed{}, err

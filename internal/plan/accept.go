@@ -77,7 +77,12 @@ func (p *pass) accept() status.Verdict {
 	if p.AuthKey == "" && !Registered(p.secret()) {
 		return status.Verdict{Reason: v1alpha1.ReasonCredentialsMissing, Message: p.NoAuthKey}
 	}
-	return status.Verdict{Reason: v1alpha1.ReasonAccepted}
+	verdict := status.Verdict{Reason: v1alpha1.ReasonAccepted}
+	if len(spec.Tags) > 0 {
+		// tailscaled's config file has no tags, and nothing here mints keys.
+		verdict.Message = "spec.tags has no effect: a device has the tags of the auth key that it logs in with"
+	}
+	return verdict
 }
 
 // owns is whether a Service in the user's namespace was made for this target. One

@@ -282,6 +282,26 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
+// TestTagsWithoutEffectAreSaid holds that who asks for tags hears that an auth key
+// decides them.
+func TestTagsWithoutEffectAreSaid(t *testing.T) {
+	target := &v1alpha1.EgressTarget{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"},
+		Spec: v1alpha1.EgressTargetSpec{Destination: v1alpha1.Destination{IP: "100.64.0.9"}}}
+	for _, tc := range []struct {
+		tags []v1alpha1.Tag
+		want string
+	}{
+		{nil, ""},
+		{[]v1alpha1.Tag{"tag:db"}, "spec.tags has no effect: a device has the tags of the auth key that it logs in with"},
+	} {
+		target.Spec.Tags = tc.tags
+		accepted := Target(Observed{Target: target, AuthKey: "a", Settings: settings}).Facts.Accepted
+		if accepted.Reason != v1alpha1.ReasonAccepted || accepted.Message != tc.want {
+			t.Errorf("tags %q: %+v, want the message %q", tc.tags, accepted, tc.want)
+		}
+	}
+}
+
 // TestTemplateIsStable holds that no edit of a target restarts its Pod.
 func TestTemplateIsStable(t *testing.T) {
 	target := func(edit func(*v1alpha1.EgressTargetSpec)) *v1alpha1.EgressTarget {

@@ -75,7 +75,11 @@ func (t *translation) standalone(spec *v1alpha1ac.EgressTargetSpecApplyConfigura
 	if hostname := t.hostname(); hostname != "" {
 		spec.WithHostname(hostname)
 	}
-	spec.WithTags(t.tags()...)
+	tags := t.tags()
+	if len(tags) > 0 {
+		t.warn(v1alpha1.AnnotationTags + " has no effect: a device has the tags of the auth key that it logs in with")
+	}
+	spec.WithTags(tags...)
 }
 
 // proxyClass is the label's value, else the annotation's; empty is the default

@@ -143,6 +143,8 @@ func TestWarnings(t *testing.T) {
 		{"other-type", func(svc *corev1.Service) {
 			svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}
 		}, "unexpected egress Service type NodePort. The only supported type is ExternalName."},
+		{"tags", annotate(v1alpha1.AnnotationTailnetFQDN, "db.tail1234.ts.net", v1alpha1.AnnotationTags, "tag:db"),
+			"tailscale.com/tags has no effect: a device has the tags of the auth key that it logs in with"},
 		{"ignored", func(svc *corev1.Service) {
 			svc.Annotations[v1alpha1.AnnotationProxyGroup] = "not-there-yet"
 			svc.Annotations[v1alpha1.AnnotationHostname] = "db"

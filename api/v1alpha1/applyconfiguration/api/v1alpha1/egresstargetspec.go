@@ -41,7 +41,8 @@ type EgressTargetSpecApplyConfiguration struct {
 	// hostname is the device name of a standalone proxy on the tailnet, a DNS
 	// label. Default: <namespace>-<name>.
 	Hostname *string `json:"hostname,omitempty"`
-	// tags are the ACL tags of a standalone proxy.
+	// tags are the ACL tags of a standalone proxy. They have no effect where it
+	// logs in with an auth key, which has tags of its own; Accepted then says so.
 	Tags []apiv1alpha1.Tag `json:"tags,omitempty"`
 	// serviceName is the Service that workloads dial, a DNS label. Default:
 	// metadata.name.
