@@ -102,6 +102,7 @@ func (l *loop) input(resolved []resolve.Resolved) rules.Input {
 		Targets:  make([]rules.Target, 0, len(resolved)),
 	}
 	in.Own4, in.Own6 = split(l.tailnet.Netmap.Own)
+	in.Pod4, in.Pod6 = split(l.podIPs)
 	for i, t := range l.config.Targets {
 		target := rules.Target{ID: t.ID, AllPorts: t.AllPorts, Listeners: t.Listeners}
 		target.Addr4, target.Addr6 = split(resolved[i].Addrs)

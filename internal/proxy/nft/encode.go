@@ -19,6 +19,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -154,12 +155,11 @@ func matchExprs(m rules.Match, f rules.Family) []expr.Any {
 			direction = 1
 		}
 		return compare(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstWord}, false, []byte{direction})
-	case rules.SourceNot:
-		source := &expr.Payload{DestRegister: firstWord, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
-		if f == rules.IPv6 {
-			source.Offset, source.Len = 8, 16
-		}
-		return compare(source, true, m.Addr.AsSlice())
+	case rules.Source:
+		return compare(address(f, source), m.Not, m.Addr.AsSlice())
+	case rules.DestinationOutside:
+		addr := m.Prefix.Masked().Addr().AsSlice()
+		return masked(address(f, destination), net.CIDRMask(m.Prefix.Bits(), 8*len(addr)), true, addr)
 	}
 	panic(fmt.Sprintf("no expression for match %T", m))
 }
@@ -234,6 +234,20 @@ func reject(a rules.Answer, f rules.Family) expr.Any {
 
 func protocolIs(number uint8) []expr.Any {
 	return compare(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstWord}, false, []byte{number})
+}
+
+// Places of addresses in a header.
+const (
+	source      = 0
+	destination = 1
+)
+
+func address(f rules.Family, nth uint32) *expr.Payload {
+	p := &expr.Payload{DestRegister: firstWord, Base: expr.PayloadBaseNetworkHeader, Offset: 12 + 4*nth, Len: 4}
+	if f == rules.IPv6 {
+		p.Offset, p.Len = 8+16*nth, 16
+	}
+	return p
 }
 
 func transport(offset, length, register uint32) *expr.Payload {

@@ -45,7 +45,7 @@ const (
 
 func input(targets ...rules.Target) rules.Input {
 	return rules.Input{
-		Own4: own4, Own6: own6,
+		Own4: own4, Own6: own6, Pod4: netip.MustParseAddr(podIP), Pod6: netip.MustParseAddr(pod6),
 		HealthPort: healthPort, TailscaledPort: tailscaledPort,
 		Families: rules.Families{IPv4: true, IPv6: true},
 		Targets:  targets,

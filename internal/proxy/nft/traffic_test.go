@@ -268,6 +268,38 @@ func TestSubnetRouteOverThePodNetwork(t *testing.T) {
 	answers(t, p.client, "tcp", podIP+":9002", "health")
 }
 
+// What the Pod itself asks for (the API server, DNS) goes to the cluster although
+// a subnet route covers it; what is for devices still goes into the tunnel.
+func TestOwnConnectionsUnderASubnetRoute(t *testing.T) {
+	p := newPath(t)
+	client6 := netip.MustParseAddr("fd77::2")
+	echo(t, p.client, clientIP+":6443", "cluster")
+	echo(t, p.client, netip.AddrPortFrom(client6, 6443).String(), "cluster")
+	echo(t, p.target, "100.64.0.9:15432", "db")
+	apply(t, p.rules, input(database()), true)
+	ask := func() {
+		t.Helper()
+		for _, address := range []string{clientIP + ":6443", netip.AddrPortFrom(client6, 6443).String()} {
+			answers(t, p.proxy, "tcp", address, "cluster")
+			answers(t, p.proxy, "udp", address, "cluster")
+		}
+		answers(t, p.proxy, "tcp", "100.64.0.9:15432", "db")
+	}
+	ask()
+	earlier := must(dial(t, p.proxy, "tcp", clientIP+":6443", atOnce))(t)
+	ip(t, p.proxy, "route add 10.77.0.0/24 dev tailscale0 table 52")
+	ip(t, p.proxy, "-6 route add fd77::/64 dev tailscale0 table 52")
+	ask()
+	later := must(dial(t, p.proxy, "tcp", clientIP+":6443", atOnce))(t)
+	for _, conn := range []net.Conn{earlier, later} {
+		must(say(conn, "hello", time.Second))(t)
+	}
+	ip(t, p.proxy, "route del 10.77.0.0/24 dev tailscale0 table 52")
+	for _, conn := range []net.Conn{earlier, later} {
+		must(say(conn, "hello", time.Second))(t)
+	}
+}
+
 func TestMovedTarget(t *testing.T) {
 	p := newPath(t)
 	echo(t, p.target, "100.64.0.9:15432", "old")

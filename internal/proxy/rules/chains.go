@@ -137,14 +137,29 @@ func (t Table) forward() []Rule {
 func (t Table) output() []Rule {
 	var rules []Rule
 	if t.Own.IsValid() {
-		rules = append(rules, rule(SetMark{Mark: BypassMark}, toTunnel, SourceNot{Addr: t.Own}))
+		rules = append(rules, rule(SetMark{Mark: BypassMark}, toTunnel, Source{Addr: t.Own, Not: true}))
 	}
-	return append(rules, rule(SetMark{Mark: BypassMark}, toTunnel, Direction{Reply: true}, Translated{}))
+	rules = append(rules, rule(SetMark{Mark: BypassMark}, toTunnel, Direction{Reply: true}, Translated{}))
+	if t.bypasses() {
+		rules = append(rules, rule(SetMark{Mark: BypassMark}, toTunnel, Direction{},
+			ConnState{States: New | Established}, DestinationOutside{Prefix: t.Family.devices()}))
+	}
+	return rules
 }
+
+// bypasses is whether the Pod's own connections can be kept out of the tunnel
+// where a subnet route covers the API server or the cluster's DNS: neither process
+// of the Pod needs anything behind a subnet router, and not all of their sockets
+// can be marked. A socket has chosen its address by that route already.
+func (t Table) bypasses() bool { return t.Own.IsValid() && t.Family.has(t.Pod) }
 
 func (t Table) postrouting() []Rule {
 	if !t.Own.IsValid() {
 		return nil
 	}
-	return []Rule{rule(FromAddress{Addr: t.Own}, toTunnel, Translated{})}
+	rules := []Rule{rule(FromAddress{Addr: t.Own}, toTunnel, Translated{})}
+	if t.bypasses() {
+		rules = append(rules, rule(FromAddress{Addr: t.Pod}, notToTunnel, Source{Addr: t.Own}))
+	}
+	return rules
 }

@@ -54,6 +54,8 @@ type Input struct {
 	// Own4 and Own6 are the proxy's addresses on the tailnet. Without one, clients
 	// of that family are refused.
 	Own4, Own6 netip.Addr
+	// Pod4 and Pod6 are the Pod's addresses in the cluster.
+	Pod4, Pod6 netip.Addr
 	// HealthPort (TCP) and TailscaledPort (UDP) are served by the Pod itself: they
 	// are reachable from the cluster and never forwarded.
 	HealthPort, TailscaledPort uint16
@@ -102,17 +104,17 @@ func Compile(in Input) Ruleset {
 		slices.SortStableFunc(in.Targets, byID)
 	}
 	return Ruleset{
-		IPv4: in.table(IPv4, in.Own4, in.Families.IPv4, func(t *Target) netip.Addr { return t.Addr4 }),
-		IPv6: in.table(IPv6, in.Own6, in.Families.IPv6, func(t *Target) netip.Addr { return t.Addr6 }),
+		IPv4: in.table(IPv4, in.Own4, in.Pod4, in.Families.IPv4, func(t *Target) netip.Addr { return t.Addr4 }),
+		IPv6: in.table(IPv6, in.Own6, in.Pod6, in.Families.IPv6, func(t *Target) netip.Addr { return t.Addr6 }),
 	}
 }
 
-func (in Input) table(f Family, own netip.Addr, forwards bool, address func(*Target) netip.Addr) Table {
+func (in Input) table(f Family, own, pod netip.Addr, forwards bool, address func(*Target) netip.Addr) Table {
 	own = own.Unmap()
 	if !f.has(own) {
 		own = netip.Addr{}
 	}
-	t := Table{Family: f, Own: own}
+	t := Table{Family: f, Own: own, Pod: pod}
 	if forwards && own.IsValid() && !in.Reset {
 		usable := func(target *Target) netip.Addr {
 			addr := address(target).Unmap()

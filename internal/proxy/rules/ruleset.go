@@ -33,6 +33,14 @@ const (
 
 func (f Family) has(a netip.Addr) bool { return a.IsValid() && a.Is4() == (f == IPv4) }
 
+// devices is where all devices of tailnets have their addresses.
+func (f Family) devices() netip.Prefix {
+	if f == IPv4 {
+		return netip.MustParsePrefix("100.64.0.0/10")
+	}
+	return netip.MustParsePrefix("fd7a:115c:a1e0::/48")
+}
+
 func (f Family) icmp() uint8 {
 	if f == IPv4 {
 		return ICMP
@@ -48,6 +56,8 @@ type Table struct {
 	Family Family
 	// Own is the proxy's tailnet address; invalid where it has none.
 	Own netip.Addr
+	// Pod is the Pod's address in the cluster; invalid where it has none.
+	Pod netip.Addr
 	// All is where everything goes that is addressed to the Pod; invalid where the
 	// elements decide.
 	All netip.Addr
@@ -176,8 +186,13 @@ type (
 	Translated struct{}
 	// Direction is that of the packet within its connection.
 	Direction struct{ Reply bool }
-	// SourceNot is any source address but this.
-	SourceNot struct{ Addr netip.Addr }
+	// Source is the source address.
+	Source struct {
+		Addr netip.Addr
+		Not  bool
+	}
+	// DestinationOutside is any destination address that is not of Prefix.
+	DestinationOutside struct{ Prefix netip.Prefix }
 )
 
 // ConnStates is a set of states of connections.
@@ -199,17 +214,18 @@ const (
 	ACK uint8 = 0x10
 )
 
-func (InInterface) match()     {}
-func (OutInterface) match()    {}
-func (ToElsewhere) match()     {}
-func (RouteElsewhere) match()  {}
-func (Protocol) match()        {}
-func (DestinationPort) match() {}
-func (TCPFlags) match()        {}
-func (ConnState) match()       {}
-func (Translated) match()      {}
-func (Direction) match()       {}
-func (SourceNot) match()       {}
+func (InInterface) match()        {}
+func (OutInterface) match()       {}
+func (ToElsewhere) match()        {}
+func (RouteElsewhere) match()     {}
+func (Protocol) match()           {}
+func (DestinationPort) match()    {}
+func (TCPFlags) match()           {}
+func (ConnState) match()          {}
+func (Translated) match()         {}
+func (Direction) match()          {}
+func (Source) match()             {}
+func (DestinationOutside) match() {}
 
 // Statement is one of the types below; all are comparable.
 type Statement interface{ statement() }

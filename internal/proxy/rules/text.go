@@ -127,8 +127,10 @@ func matchText(m Match, f Family) string {
 			return "ct direction reply"
 		}
 		return "ct direction original"
-	case SourceNot:
-		return fmt.Sprintf("%s saddr != %s", f, m.Addr)
+	case Source:
+		return fmt.Sprintf("%s saddr %s%s", f, not(m.Not), m.Addr)
+	case DestinationOutside:
+		return fmt.Sprintf("%s daddr != %s", f, m.Prefix)
 	}
 	panic(fmt.Sprintf("no text for match %T", m))
 }

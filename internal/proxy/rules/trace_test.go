@@ -133,6 +133,8 @@ func (p *packet) matches(m Match) bool {
 		return p.state&m.States != 0
 	case Translated:
 		return p.dnat && p.state != Invalid
+	case Source:
+		return p.src == m.Addr != m.Not
 	case Direction:
 		return p.reply == m.Reply && p.state != Invalid
 	}
