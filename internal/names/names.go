@@ -31,13 +31,19 @@ const (
 	maxChild = 52
 	maxLabel = 63
 	hashLen  = 8
+	// longHashLen is of names that are cut or changed, whose rest whoever chooses
+	// them could vary until two short hashes meet.
+	longHashLen = 16
 )
 
 // Child is the name of the objects made for namespace/name: a DNS label of at
 // most 52 characters, ts-<name>-<hash of namespace/name>.
 func Child(namespace, name string) string {
-	hash := shortHash(namespace + "/" + name)
-	return "ts-" + fit(sanitize(name), maxChild-len("ts-")-1-hashLen) + "-" + hash
+	hash, room := shortHash(namespace+"/"+name), maxChild-len("ts-")-1
+	if len(name) > room-hashLen || strings.Contains(name, ".") {
+		hash = hashOf(namespace+"/"+name, longHashLen)
+	}
+	return "ts-" + fit(sanitize(name), room-len(hash)) + "-" + hash
 }
 
 // Pod is the name of a StatefulSet's Pod and of that Pod's Secret.
@@ -86,7 +92,9 @@ func fit(s string, limit int) string {
 	return strings.TrimRight(s, "-.")
 }
 
-func shortHash(s string) string {
+func shortHash(s string) string { return hashOf(s, hashLen) }
+
+func hashOf(s string, length int) string {
 	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:])[:hashLen]
+	return hex.EncodeToString(sum[:])[:length]
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package names
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,6 +69,21 @@ func TestNamesAreStable(t *testing.T) {
 		if got != want {
 			t.Errorf("got %q, want %q: a changed name orphans what exists", got, want)
 		}
+	}
+}
+
+// TestCutNamesCannotBeMadeToMeet tries what a tenant could: names that are equal
+// where they are cut, until two hashes meet. With 32 bits of hash some do.
+func TestCutNamesCannotBeMadeToMeet(t *testing.T) {
+	prefix := strings.Repeat("a", 44)
+	seen := map[string]string{}
+	for i := range 200_000 {
+		name := prefix + strconv.Itoa(i)
+		child := Child("app", name)
+		if other, found := seen[child]; found {
+			t.Fatalf("%q and %q are both %q", name, other, child)
+		}
+		seen[child] = name
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
@@ -279,6 +280,39 @@ func TestTeardown(t *testing.T) {
 	}
 	if kind := got[0].GetObjectKind().GroupVersionKind().Kind; kind != "StatefulSet" {
 		t.Errorf("%s is removed first, want the StatefulSet", kind)
+	}
+}
+
+// TestSettingsRollProxies holds that a setting which a running Pod cannot take up
+// replaces it, rather than to wait for the day on which it restarts by itself.
+func TestSettingsRollProxies(t *testing.T) {
+	template := func(s Settings) string {
+		target := &v1alpha1.EgressTarget{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"},
+			Spec: v1alpha1.EgressTargetSpec{Destination: v1alpha1.Destination{IP: "100.64.0.9"}}}
+		for _, c := range Target(Observed{Target: target, AuthKey: "a", Settings: s}).Apply {
+			if set, ok := c.Apply.(*appsv1ac.StatefulSetApplyConfiguration); ok {
+				data, err := json.Marshal(set.Spec.Template)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(data)
+			}
+		}
+		t.Fatal("no StatefulSet")
+		return ""
+	}
+	before := template(settings)
+	for name, edit := range map[string]func(*Settings){
+		"image":            func(s *Settings) { s.ProxyImage = "example.com/proxy:v2" },
+		"login server":     func(s *Settings) { s.LoginServer = "https://other.example.com" },
+		"own login server": func(s *Settings) { s.LoginServer = "" },
+		"drain cap":        func(s *Settings) { s.DrainCap *= 2 },
+	} {
+		changed := settings
+		edit(&changed)
+		if template(changed) == before {
+			t.Errorf("a change of the %s replaces no Pod", name)
+		}
 	}
 }
 

@@ -48,6 +48,9 @@ const (
 	stateVolume  = "state"
 	tunVolume    = "tun"
 
+	// loginServerAnnotation of a Pod says which control server it was started for.
+	loginServerAnnotation = "tailscale.com/login-server"
+
 	// terminationMargin is what a Pod gets beyond its drain cap before it is
 	// killed.
 	terminationMargin = 10 * time.Second
@@ -57,13 +60,18 @@ const (
 // spec or a config can change, so that no edit restarts the Pod.
 func (p *pass) statefulSet() *appsv1ac.StatefulSetApplyConfiguration {
 	selector := names.Selector(names.ParentEgressTarget, p.Target.Namespace, p.Target.Name)
+	template := corev1ac.PodTemplateSpec().WithLabels(p.labels).WithSpec(p.podSpec())
+	if p.Settings.LoginServer != "" {
+		// tailscaled reads it when it starts: a change has to start it anew.
+		template.WithAnnotations(map[string]string{loginServerAnnotation: p.Settings.LoginServer})
+	}
 	return appsv1ac.StatefulSet(p.child, p.Settings.OperatorNamespace).WithLabels(p.labels).WithSpec(appsv1ac.StatefulSetSpec().
 		WithReplicas(1).
 		WithServiceName(p.child).
 		WithPodManagementPolicy(appsv1.ParallelPodManagement).
 		WithUpdateStrategy(appsv1ac.StatefulSetUpdateStrategy().WithType(appsv1.RollingUpdateStatefulSetStrategyType)).
 		WithSelector(metav1ac.LabelSelector().WithMatchLabels(selector)).
-		WithTemplate(corev1ac.PodTemplateSpec().WithLabels(p.labels).WithSpec(p.podSpec())))
+		WithTemplate(template))
 }
 
 func (p *pass) podSpec() *corev1ac.PodSpecApplyConfiguration {

@@ -21,6 +21,7 @@ package tailnetapi
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -69,10 +70,12 @@ func (s SecretKeys) AuthKey(ctx context.Context, _ KeyRequest) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read Secret %s: %w", s.Secret, err)
 	}
-	if len(secret.Data[AuthKeyField]) == 0 {
+	// A Secret made from a file ends with the file's line.
+	key := strings.TrimSpace(string(secret.Data[AuthKeyField]))
+	if key == "" {
 		return "", NoCredentialsError{fmt.Sprintf(
 			"There is no key to log a new proxy in with: Secret %q in namespace %q has no key %q",
 			s.Secret.Name, s.Secret.Namespace, AuthKeyField)}
 	}
-	return string(secret.Data[AuthKeyField]), nil
+	return key, nil
 }

@@ -37,6 +37,8 @@ func TestSecretKeys(t *testing.T) {
 		missing []string
 	}{
 		{name: "there", data: map[string][]byte{"auth_key": []byte("k")}, want: "k"},
+		{name: "with the end of a file's line", data: map[string][]byte{"auth_key": []byte(" k\n")}, want: "k"},
+		{name: "blank", data: map[string][]byte{"auth_key": []byte("\n")}, missing: []string{"has no key", "auth_key"}},
 		{name: "absent", absent: true, missing: []string{"create Secret", "operator-oauth", "tailscale", "auth_key"}},
 		{name: "empty", data: map[string][]byte{"auth_key": {}}, missing: []string{"has no key", "auth_key"}},
 		{name: "other key", data: map[string][]byte{"client_id": []byte("k")}, missing: []string{"has no key", "auth_key"}},
