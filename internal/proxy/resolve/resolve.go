@@ -110,10 +110,11 @@ func isDevice(a netip.Addr) bool {
 // family.
 func Resolve(c proxyconfig.Config, n Netmap, families Families) []Resolved {
 	ix := newIndex(n)
+	own := Families{IPv4: slices.ContainsFunc(n.Own, netip.Addr.Is4), IPv6: slices.ContainsFunc(n.Own, netip.Addr.Is6)}
 	out := make([]Resolved, 0, len(c.Targets))
 	for _, t := range c.Targets {
 		r := ix.find(t.Destination)
-		r = r.within(t.Destination, families)
+		r = r.within(t.Destination, families, own)
 		r.ID, r.Revision = t.ID, t.Revision
 		out = append(out, r)
 	}
@@ -124,26 +125,38 @@ func refused(reason proxyconfig.Reason, format string, args ...any) Resolved {
 	return Resolved{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// within keeps the addresses of families that the Pod can forward.
-func (r Resolved) within(d proxyconfig.Destination, families Families) Resolved {
-	if len(r.Addrs) == 0 {
-		return r
+// within keeps the addresses of families that the Pod can forward and in which the
+// proxy has an address of its own to forward from.
+func (r Resolved) within(d proxyconfig.Destination, families, own Families) Resolved {
+	var usable []netip.Addr
+	var why []string
+	family := ""
+	for _, a := range r.Addrs {
+		family = "IPv4"
+		if a.Is6() {
+			family = "IPv6"
+		}
+		switch {
+		case !families.has(a):
+			why = append(why, "this Pod does not forward "+family)
+		case !own.has(a):
+			why = append(why, fmt.Sprintf("the proxy has no %s address on the tailnet", family))
+		default:
+			usable = append(usable, a)
+		}
 	}
-	usable := slices.DeleteFunc(slices.Clone(r.Addrs), func(a netip.Addr) bool { return !families.has(a) })
-	if len(usable) > 0 {
+	switch {
+	case len(why) == 0:
+		return r
+	case len(usable) > 0:
 		r.Addrs = usable
 		return r
+	case d.IP.IsValid():
+		return refused(proxyconfig.AddressFamilyUnsupported, "%s is an %s address, and %s", d, family, why[0])
+	case len(why) == 1:
+		return refused(proxyconfig.AddressFamilyUnsupported, "%s has %s addresses only, and %s", d, family, why[0])
 	}
-	family := "IPv4"
-	if r.Addrs[0].Is6() {
-		family = "IPv6"
-	}
-	if d.IP.IsValid() {
-		return refused(proxyconfig.AddressFamilyUnsupported,
-			"%s is an %s address, and this Pod does not forward %s", d, family, family)
-	}
-	return refused(proxyconfig.AddressFamilyUnsupported,
-		"%s has %s addresses only, and this Pod does not forward %s", d, family, family)
+	return refused(proxyconfig.AddressFamilyUnsupported, "%s cannot be used: %s", d, strings.Join(why, ", and "))
 }
 
 // index answers for one target in a time that does not grow with the tailnet.

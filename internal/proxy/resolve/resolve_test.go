@@ -33,6 +33,8 @@ var (
 	prefix = netip.MustParsePrefix
 	both   = Families{IPv4: true, IPv6: true}
 	only4  = Families{IPv4: true}
+	own4   = ip("100.64.0.200")
+	own6   = ip("fd7a:115c:a1e0::200")
 	day    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
@@ -68,6 +70,7 @@ func TestResolve(t *testing.T) {
 		peers    []Peer
 		records  []Record
 		families Families
+		own      []netip.Addr // of both families unless given
 		fqdn     string
 		ip       string
 		want     Resolved
@@ -129,6 +132,13 @@ func TestResolve(t *testing.T) {
 			Message: "The key of device db.tail1234.ts.net with address 100.64.0.9 has expired, so it cannot be reached until it is renewed"}},
 		"an IPv6 address in a Pod without": {peers: []Peer{db}, ip: "fd7a:115c:a1e0::9", families: only4, want: Resolved{Reason: proxyconfig.AddressFamilyUnsupported,
 			Message: "fd7a:115c:a1e0::9 is an IPv6 address, and this Pod does not forward IPv6"}},
+		"IPv4 only, for a proxy without": {peers: []Peer{peer("n1", name, "100.64.0.9")}, fqdn: name, own: []netip.Addr{own6}, want: Resolved{Reason: proxyconfig.AddressFamilyUnsupported,
+			Message: "db.tail1234.ts.net has IPv4 addresses only, and the proxy has no IPv4 address on the tailnet"}},
+		"an IPv4 address for a proxy without": {peers: []Peer{db}, ip: "100.64.0.9", own: []netip.Addr{own6}, want: Resolved{Reason: proxyconfig.AddressFamilyUnsupported,
+			Message: "100.64.0.9 is an IPv4 address, and the proxy has no IPv4 address on the tailnet"}},
+		"the family that the proxy has": {peers: []Peer{db}, fqdn: name, own: []netip.Addr{own6}, want: Resolved{Addrs: []netip.Addr{ip("fd7a:115c:a1e0::9")}}},
+		"no family in common": {peers: []Peer{db}, fqdn: name, own: []netip.Addr{own6}, families: only4, want: Resolved{Reason: proxyconfig.AddressFamilyUnsupported,
+			Message: "db.tail1234.ts.net cannot be used: the proxy has no IPv4 address on the tailnet, and this Pod does not forward IPv6"}},
 		"an empty tailnet": {fqdn: name, want: Resolved{Reason: proxyconfig.TargetNotFound,
 			Message: "The tailnet has no device or Service named db.tail1234.ts.net that this proxy may see"}},
 	}
@@ -141,10 +151,13 @@ func TestResolve(t *testing.T) {
 			if c.families == (Families{}) {
 				c.families = both
 			}
+			if c.own == nil {
+				c.own = []netip.Addr{own4, own6}
+			}
 			config := proxyconfig.Config{Targets: []proxyconfig.Target{{ID: "app/db", Revision: "r1", Destination: d}}}
 			c.want.ID, c.want.Revision = "app/db", "r1"
 			for _, order := range []string{"as listed", "reversed"} {
-				got := Resolve(config, Netmap{Peers: c.peers, Records: c.records}, c.families)
+				got := Resolve(config, Netmap{Own: c.own, Peers: c.peers, Records: c.records}, c.families)
 				if diff := cmp.Diff([]Resolved{c.want}, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", order, diff)
 				}
@@ -161,7 +174,7 @@ func TestOneTargetDoesNotAffectAnother(t *testing.T) {
 		{ID: "a/later", Destination: proxyconfig.Destination{FQDN: "later.example.com"}},
 		{ID: "b/good", Destination: proxyconfig.Destination{IP: ip("100.64.0.9")}},
 	}}
-	got := Resolve(config, Netmap{Peers: []Peer{peer("n1", "db.example.com", "100.64.0.9")}}, both)
+	got := Resolve(config, Netmap{Own: []netip.Addr{own4}, Peers: []Peer{peer("n1", "db.example.com", "100.64.0.9")}}, both)
 	for i, want := range []proxyconfig.Reason{"", proxyconfig.TargetNotFound, ""} {
 		if got[i].ID != config.Targets[i].ID || got[i].Reason != want || (want == "") != (len(got[i].Addrs) == 1) {
 			t.Errorf("target %d: %+v, want reason %q", i, got[i], want)
@@ -170,7 +183,7 @@ func TestOneTargetDoesNotAffectAnother(t *testing.T) {
 }
 
 func BenchmarkResolve(b *testing.B) {
-	var n Netmap
+	n := Netmap{Own: []netip.Addr{own4, own6}}
 	var config proxyconfig.Config
 	for i := range 10_000 {
 		name := fmt.Sprintf("d%d.example.com", i)
