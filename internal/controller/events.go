@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
+	"github.com/tailnet-egress/egress-operator/internal/status"
 )
 
 // waiting are the reasons of conditions that time alone changes: nobody has to
@@ -39,6 +40,9 @@ var waiting = map[string]bool{
 	v1alpha1.ReasonConfigurationFailed:    true,
 	v1alpha1.ReasonNotReadyToRouteTraffic: true,
 }
+
+// maxNote is the longest note of an event that API servers store, in bytes.
+const maxNote = 1024
 
 // emitChanges sends one event about object for each condition that changed:
 // Normal where it became True, or is True with another message, and Warning
@@ -65,7 +69,7 @@ func emitChanges(recorder events.EventRecorder, object runtime.Object, before []
 		if note == "" {
 			note = condition.Type
 		}
-		recorder.Eventf(object, nil, eventType, condition.Reason, condition.Type, "%s", note)
+		recorder.Eventf(object, nil, eventType, condition.Reason, condition.Type, "%s", status.Cut(note, maxNote))
 	}
 }
 

@@ -19,6 +19,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +42,7 @@ func TestEmitChanges(t *testing.T) {
 		status          metav1.ConditionStatus
 		reason, message string
 	}
+	const long = 3000
 	for _, tc := range []struct {
 		name          string
 		before, after []c
@@ -56,6 +58,8 @@ func TestEmitChanges(t *testing.T) {
 		{"moved", []c{{"Resolved", yes, "Resolved", "db is 1"}}, []c{{"Resolved", yes, "Resolved", "db is 2"}},
 			[]string{"Normal Resolved Resolved: db is 2"}},
 		{"another sentence about the same", []c{{"Ready", no, "TargetNotFound", "a"}}, []c{{"Ready", no, "TargetNotFound", "b"}}, nil},
+		{"longer than the API server takes", nil, []c{{"Accepted", no, "Invalid", strings.Repeat("é", long)}},
+			[]string{"Warning Accepted Invalid: " + strings.Repeat("é", 510) + "…"}},
 		{"lost", []c{{"Ready", yes, "Ready", ""}}, []c{{"Ready", no, v1alpha1.ReasonNoReadyProxies, "Pod p is draining"}},
 			[]string{"Warning Ready NoReadyProxies: Pod p is draining"}},
 	} {

@@ -217,7 +217,7 @@ func (r *ServiceReconciler) tellOfTarget(svc *corev1.Service, facts status.Servi
 	// What was True and is no longer has been told as a change already.
 	old := meta.FindStatusCondition(previous, condition.Type)
 	if old == nil || old.Status != metav1.ConditionTrue && old.Message != condition.Message {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, ready.Reason, condition.Type, "%s", condition.Message)
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, ready.Reason, condition.Type, "%s", status.Cut(condition.Message, maxNote))
 	}
 }
 

@@ -281,6 +281,19 @@ func unknown(name, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: name, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
+// maxMessage is the longest message of a condition that API servers store, in
+// bytes.
+const maxMessage = 32 * 1024
+
+// Cut is text in at most limit bytes, with … where something is left out.
+func Cut(text string, limit int) string {
+	const mark = "…"
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit-len(mark)], "") + mark
+}
+
 // apply is c with the time at which its status last changed.
 func apply(c metav1.Condition, generation int64, previous []metav1.Condition, now time.Time) *metav1ac.ConditionApplyConfiguration {
 	since := metav1.NewTime(now.Truncate(time.Second))
@@ -288,7 +301,7 @@ func apply(c metav1.Condition, generation int64, previous []metav1.Condition, no
 		since = old.LastTransitionTime
 	}
 	return metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithObservedGeneration(generation).
-		WithLastTransitionTime(since).WithReason(c.Reason).WithMessage(c.Message)
+		WithLastTransitionTime(since).WithReason(c.Reason).WithMessage(Cut(c.Message, maxMessage))
 }
 
 // texts is addresses without repetition, in order.

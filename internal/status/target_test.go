@@ -18,8 +18,10 @@ package status
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,6 +132,18 @@ func TestTransitionTimes(t *testing.T) {
 	third, _ := Target(edited(func(_ *Facts, p *Proxy) { p.Connected = false }), stored(second.Conditions), later)
 	if c := meta.FindStatusCondition(stored(third.Conditions), v1alpha1.ConditionReady); !c.LastTransitionTime.Time.Equal(later) {
 		t.Errorf("Ready became False and its time stayed at %s", c.LastTransitionTime)
+	}
+}
+
+// TestMessagesFit holds that no message, such as a policy's, keeps a status from
+// being stored.
+func TestMessagesFit(t *testing.T) {
+	long := strings.Repeat("é", 40_000)
+	target, _ := Target(edited(func(f *Facts, _ *Proxy) { f.WriteError = long }), nil, start)
+	for _, c := range append(Service(ServiceFacts{Failed: long}, nil, start), target.Conditions...) {
+		if n := len(*c.Message); n > 32*1024 || !utf8.ValidString(*c.Message) {
+			t.Errorf("%s has a message of %d bytes", *c.Type, n)
+		}
 	}
 }
 
