@@ -17,6 +17,7 @@ limitations under the License.
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -107,7 +108,11 @@ func TestRoutes(t *testing.T) {
 	p.works("behind", 3*time.Second)
 	p.acked("g1 connected app/db=192.168.7.10", time.Second)
 
-	// A device that serves the Pod's own network: replies must not go there.
+	// A device that serves the Pod's own network: neither replies nor what the Pod
+	// asks of the cluster must go there.
+	cluster, err := p.client.Listen("tcp", netip.MustParsePrefix(clientAddr).Addr().String()+":6443")
+	must(t, err)
+	t.Cleanup(func() { _ = cluster.Close() })
 	other := p.add("other")
 	must(t, other.AdvertiseRoutes(p.ctx, netip.MustParsePrefix(podNetwork)))
 	time.Sleep(time.Second)
@@ -116,6 +121,13 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("the Pod does not use the route: %v\n%s", err, out)
 	}
 	p.works("behind", time.Second)
+	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
+	defer cancel()
+	if conn, err := p.device.Host().Dial(ctx, "tcp", cluster.Addr().String()); err != nil {
+		t.Errorf("the Pod cannot reach the cluster: %v", err)
+	} else {
+		_ = conn.Close()
+	}
 	if code, body := p.get("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
