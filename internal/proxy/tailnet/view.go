@@ -37,6 +37,10 @@ const loginWarning = "login-state"
 // it is used all the same.
 const settleTime = 5 * time.Second
 
+// settleBatch is how many such devices are asked for at once: messages wait
+// meanwhile, and a tailnet may show thousands of devices at one time.
+const settleBatch = 64
+
 // member is a device of the tailnet.
 type member struct {
 	resolve.Peer
@@ -157,12 +161,15 @@ func (v *view) differ(changed []*tailcfg.Node, removed []tailcfg.NodeID, now tim
 	return differs
 }
 
-// settling are the devices that are not used yet.
+// settling are devices that are not used yet, others each time where there are
+// many.
 func (v *view) settling(now time.Time) []tailcfg.NodeID {
 	var ids []tailcfg.NodeID
 	for id, m := range v.peers {
 		if !m.usable(now) {
-			ids = append(ids, id)
+			if ids = append(ids, id); len(ids) == settleBatch {
+				break
+			}
 		}
 	}
 	return ids

@@ -199,4 +199,23 @@ func TestWhenAViewChangesByItself(t *testing.T) {
 	if next := v.next(day); !next.Equal(at) || len(v.settling(at)) != 0 || show(v, at) != "n2:a 100.64.0.2, n3:b 100.64.0.3" {
 		t.Errorf("it changes at %s, then it is %s", next, show(v, at))
 	}
+	var many []*tailcfg.Node
+	for i := range 10 * settleBatch {
+		many = append(many, with(node(100+i, "c"), func(n *tailcfg.Node) { n.HomeDERP = 0 }))
+	}
+	v.apply(ipn.Notify{PeersChanged: many}, day)
+	asked := map[tailcfg.NodeID]bool{}
+	for range 10_000 {
+		ids := v.settling(day)
+		if len(ids) > settleBatch {
+			t.Fatalf("%d devices are asked for at once", len(ids))
+		}
+		for _, id := range ids {
+			asked[id] = true
+		}
+		if len(asked) == len(many)+1 {
+			return
+		}
+	}
+	t.Errorf("only %d devices of %d are ever asked for", len(asked), len(many)+1)
 }
