@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,6 +39,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailnet-egress/egress-operator/api/v1alpha1"
+	"github.com/tailnet-egress/egress-operator/internal/names"
 	"github.com/tailnet-egress/egress-operator/internal/proxyconfig"
 	"github.com/tailnet-egress/egress-operator/internal/status"
 )
@@ -371,6 +373,42 @@ func TestTemplateIsStable(t *testing.T) {
 	} {
 		if got := template(Observed{Target: target(edit), AuthKey: name, Settings: settings}); got != want {
 			t.Errorf("an edit of %s changes the StatefulSet:\n%s", name, cmp.Diff(want, got))
+		}
+	}
+}
+
+// A ServiceAccount that was made again while its Pod ran leaves the Pod with a
+// token that the API server refuses: the Pod is replaced, once.
+func TestReplacedAccount(t *testing.T) {
+	at := func(second int64) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "tailscale", CreationTimestamp: metav1.Unix(second, 0)}
+	}
+	account, pod, set := &corev1.ServiceAccount{ObjectMeta: at(10)}, &corev1.Pod{ObjectMeta: at(10)}, &appsv1.StatefulSet{ObjectMeta: at(10)}
+	target := &v1alpha1.EgressTarget{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "app"}}
+	child := names.Child("app", "db")
+	account.Name, pod.Name, set.Name = child, names.Pod(child, 0), child
+	account.UID = "first"
+	annotation := func() string {
+		p := newPass(Observed{Target: target, Children: []Object{account, pod, set}, Settings: Settings{OperatorNamespace: "tailscale"}})
+		got := p.statefulSet().Spec.Template.Annotations[accountAnnotation]
+		set.Spec.Template.Annotations = map[string]string{accountAnnotation: got}
+		return got
+	}
+	for _, step := range []struct {
+		what           string
+		account        types.UID
+		accountAt, pod int64
+		want           string
+	}{
+		{"as made", "first", 10, 10, ""},
+		{"the Pod was replaced", "first", 10, 20, ""},
+		{"the account was replaced", "second", 30, 20, "second"},
+		{"and the Pod after it", "second", 30, 32, "second"},
+		{"and the Pod once more", "second", 30, 60, "second"},
+	} {
+		account.UID, account.CreationTimestamp, pod.CreationTimestamp = step.account, metav1.Unix(step.accountAt, 0), metav1.Unix(step.pod, 0)
+		if got := annotation(); got != step.want {
+			t.Errorf("%s: the Pod's annotation is %q, want %q", step.what, got, step.want)
 		}
 	}
 }

@@ -51,6 +51,10 @@ const (
 	// loginServerAnnotation of a Pod says which control server it was started for.
 	loginServerAnnotation = "tailscale.com/login-server"
 
+	// accountAnnotation of a Pod is the UID of the ServiceAccount that it was
+	// replaced for.
+	accountAnnotation = "tailscale.com/service-account"
+
 	// terminationMargin is what a Pod gets beyond its drain cap before it is
 	// killed.
 	terminationMargin = 10 * time.Second
@@ -65,6 +69,9 @@ func (p *pass) statefulSet() *appsv1ac.StatefulSetApplyConfiguration {
 		// tailscaled reads it when it starts: a change has to start it anew.
 		template.WithAnnotations(map[string]string{loginServerAnnotation: p.Settings.LoginServer})
 	}
+	if account := p.replacedAccount(); account != "" {
+		template.WithAnnotations(map[string]string{accountAnnotation: account})
+	}
 	return appsv1ac.StatefulSet(p.child, p.Settings.OperatorNamespace).WithLabels(p.labels).WithSpec(appsv1ac.StatefulSetSpec().
 		WithReplicas(1).
 		WithServiceName(p.child).
@@ -72,6 +79,21 @@ func (p *pass) statefulSet() *appsv1ac.StatefulSetApplyConfiguration {
 		WithUpdateStrategy(appsv1ac.StatefulSetUpdateStrategy().WithType(appsv1.RollingUpdateStatefulSetStrategyType)).
 		WithSelector(metav1ac.LabelSelector().WithMatchLabels(selector)).
 		WithTemplate(template))
+}
+
+// replacedAccount is the UID of a ServiceAccount that was made again while its Pod
+// ran, "" where none was. The Pod's token died with the old one, and the kubelet
+// renews it only after most of an hour: until then the proxy could report nothing.
+func (p *pass) replacedAccount() string {
+	ns := p.Settings.OperatorNamespace
+	account, ok := find[*corev1.ServiceAccount](p.Children, ns, p.child)
+	if pod := p.livePod(); ok && pod != nil && pod.CreationTimestamp.Before(&account.CreationTimestamp) {
+		return string(account.UID)
+	}
+	if set, ok := find[*appsv1.StatefulSet](p.Children, ns, p.child); ok {
+		return set.Spec.Template.Annotations[accountAnnotation]
+	}
+	return ""
 }
 
 func (p *pass) podSpec() *corev1ac.PodSpecApplyConfiguration {

@@ -138,7 +138,7 @@ var _ = Describe("When something breaks", Ordered, func() {
 		pod := names.Pod(child, 0)
 		for _, object := range []string{
 			"endpointslice/" + names.Slice(child, "ipv4"), "service/" + child, "configmap/" + names.Ack(pod), "secret/" + pod,
-			"role/" + child, "rolebinding/" + child, "serviceaccount/" + child, "statefulset/" + child,
+			"role/" + child, "rolebinding/" + child, "statefulset/" + child, "serviceaccount/" + child,
 		} {
 			uid := query(ctx, testbed.Namespace, object, "{.metadata.uid}")
 			Expect(uid).NotTo(BeEmpty(), object)
@@ -150,6 +150,11 @@ var _ = Describe("When something breaks", Ordered, func() {
 			expectReady(ctx, "steady")
 			GinkgoWriter.Printf("%s: traffic and Ready %s after it was put back\n", object, time.Since(deleted).Round(time.Millisecond))
 		}
+		By("hearing from the proxy after all that")
+		_, err := device.Recreate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(query).WithArguments(ctx, app, "egt/steady", "{.status.destinationIPs[0]}").
+			WithTimeout(10 * time.Second).Should(Equal(ipv4(device).String()))
 		By("putting back what was edited")
 		kubectl(ctx, "-n", testbed.Namespace, "patch", "service/"+child, "--type=merge", "-p", `{"metadata":{"labels":{"tailscale.com/parent-resource":"other"}}}`)
 		Eventually(query).WithArguments(ctx, testbed.Namespace, "service/"+child, `{.metadata.labels.tailscale\.com/parent-resource}`).
