@@ -189,10 +189,10 @@ func down(ctx context.Context) error {
 			}
 		}
 	}
-	_ = os.Remove(pidFile)
 	if err := testbed.Remove(); err != nil {
 		return err
 	}
+	_, _ = os.Remove(pidFile), os.Remove(logFile)
 	fmt.Println("demo: DOWN")
 	return nil
 }

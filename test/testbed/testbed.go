@@ -48,6 +48,7 @@ const (
 	labName = "egress"
 	// StateDir is short, because sockets live below it.
 	StateDir = "/var/lib/egress-testbed"
+	lockFile = "/run/egress-testbed.lock"
 )
 
 // Bed is a running testbed. There is at most one on a machine, since its
@@ -140,7 +141,7 @@ func remove() error {
 // takeLock makes sure that this is the only testbed, and removes what a crashed
 // one left.
 func (b *Bed) takeLock() error {
-	file, err := os.OpenFile(StateDir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := os.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
 	}
