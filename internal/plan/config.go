@@ -103,7 +103,9 @@ func (p *pass) config() (data []byte, replaces bool) {
 	if secret := p.secret(); secret != nil {
 		if previous, _, err := proxyconfig.Decode(secret.Data[proxyconfig.ConfigKey]); err == nil {
 			config.Generation = previous.Generation
-			replaces = !config.SameContent(previous)
+			// A proxy that knows a later generation, from before Secret and
+			// acknowledgement were both lost, would ignore this one.
+			replaces = !config.SameContent(previous) || seen > previous.Generation
 			seen = max(seen, previous.Generation)
 		}
 	}
