@@ -124,12 +124,15 @@ func (l *Lab) JoinMachine(addrs ...netip.Prefix) error {
 		return err
 	}
 	defer self.Close() //nolint:errcheck // A leaked descriptor ends with the test.
-	name := l.name + "-lab"
+	name := machineLink(l.name)
 	if err := l.plug("machine", self, name); err != nil {
 		return fmt.Errorf("joining this machine to the bridge: %w", err)
 	}
 	return setUp(name, addrs)
 }
+
+// machineLink is the machine's own interface on a lab's network.
+func machineLink(lab string) string { return lab + "-lab" }
 
 // plug makes a veth pair: one end on the bridge, the other called ifname in the
 // namespace peer.
@@ -165,6 +168,10 @@ func Remove(name string) error {
 		return err
 	}
 	var errs []error
+	// It would end with the bridge's namespace, but only some time after that.
+	if link, err := netlink.LinkByName(machineLink(name)); err == nil {
+		errs = append(errs, netlink.LinkDel(link))
+	}
 	for _, path := range paths {
 		errs = append(errs, (&Host{Namespace: filepath.Base(path)}).Close())
 	}
